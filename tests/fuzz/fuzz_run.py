@@ -97,7 +97,7 @@ PLANTS = {
     "tombstones": ("log.versions", "Log._check", "if file.is_tombstone:", "if False:", "tombstone"),
     "footer_gate": (
         "tables.parquet_guard",
-        "_parsed",
+        "_parse_footer",
         "check_footer(end[:-TAIL_SIZE_BYTES])",
         "pass",
         "footer",
@@ -131,7 +131,7 @@ PLANTS = {
         "if False:",
         "index_run",
     ),
-    "segment_nulls": ("tables.manifest", "_batch", "_refuse_nulls(array, field)", "pass", "manifest"),
+    "segment_nulls": ("tables.manifest", "_open_batch", "_refuse_nulls(array, field)", "pass", "manifest"),
 }
 
 

@@ -103,7 +103,7 @@ class ContentCheck:
             raise corrupt("is not there") from None
         if not is_content_of(segment, data):
             raise corrupt("has not the size and SHA-256 that the catalog records")
-        content = Content.checked(data, segment.path, table_id)
+        content = Content.decode(data, segment.path, table_id)
         files = content.files
         told = segment.file_count, segment.row_count, segment.size_bytes
         if told != (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files)):

@@ -298,9 +298,9 @@ class ExecutionCheck:
                     (content,) = space.contents([segment], ours.id)
                 except Unfetched:
                     content = await self._contents.segment(segment, ours.id, name)
-                mine.append(content.stamped(segment))
+                mine.append(content.with_sequences(segment))
         others = [
-            (await self._contents.segment(segment, theirs.id, name)).stamped(segment)
+            (await self._contents.segment(segment, theirs.id, name)).with_sequences(segment)
             for segment in theirs.segments
             if segment not in both
         ]

@@ -113,7 +113,7 @@ class SegmentReader:
                     path=segment.path,
                 )
             try:
-                listed.append(await _run_off_loop(data, Content.checked, segment.path, tables[segment.path]))
+                listed.append(await _run_off_loop(data, Content.decode, segment.path, tables[segment.path]))
             except Corrupt as error:
                 raise InvalidInput(error.message, kind="bad_data", path=segment.path) from error
         return listed

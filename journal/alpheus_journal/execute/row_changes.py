@@ -43,7 +43,7 @@ from alpheus_journal.tables.manifest_merge import (
     Content,
     Taken,
     int64,
-    without,
+    remove_files,
 )
 from alpheus_journal.workspace.context import Context
 from alpheus_journal.workspace.workspace import Workspace
@@ -268,7 +268,7 @@ class RowExecution:
         paths = pa.concat_arrays([content.paths() for content in contents])
         if pc.count_distinct(paths).as_py() != len(paths):
             raise InvalidInput(f"a data file of {self._name} is removed twice", kind="bad_data")
-        taken = without(
+        taken = remove_files(
             self._definition.segments,
             self._find_holders(paths, contents, removed),
             paths,

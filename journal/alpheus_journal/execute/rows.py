@@ -29,9 +29,9 @@ from alpheus_journal.tables.manifest_merge import (
     Content,
     Made,
     Taken,
-    due,
     due_size_bytes,
-    merged,
+    find_due,
+    merge_due_segments,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed, Execution, Offloaded
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, Stepwise
@@ -169,7 +169,7 @@ def _find_expected(definition: TableDef, operation: AppendFiles | ChangeRows) ->
     fresh = definition.sequence + 1
     coming = [msgspec.structs.replace(s, sequence=fresh) for s in operation.segments if s.path not in there]
     for tier in range(len(TIERS)):
-        yield from (one for one in due((*definition.segments, *coming), tier) if one.path in there)
+        yield from (one for one in find_due((*definition.segments, *coming), tier) if one.path in there)
     if isinstance(operation, ChangeRows):
         named = set(operation.sources)
         yield from (segment for segment in definition.segments if segment.path in named)
@@ -290,7 +290,7 @@ def _merge_small_segments(
         return [own[s.path] if s.path in own else next(fetched) for s in wanted]
 
     work = partial(
-        merged,
+        merge_due_segments,
         segments,
         contents,
         definition.id,

@@ -1,6 +1,7 @@
 """Columns of native tables: Arrow types, Parquet field ids, typed bounds (FORMAT.md, "Native tables").
 
-A table's column is a `Column`; its Arrow type follows from it and back, and its id is the Parquet field id.
+A table's column is a `Column`. It determines the Arrow type, and the Arrow type determines it. Its id is the Parquet
+field id.
 """
 
 from __future__ import annotations
@@ -23,30 +24,31 @@ from alpheus_journal.model.definitions import Column, walk_columns
 from alpheus_journal.model.type_names import type_text
 
 FIELD_ID = b"PARQUET:field_id"
-"""Key of Arrow field metadata under which pyarrow reads and writes Parquet field ids."""
+"""The key of Arrow field metadata under which pyarrow reads and writes Parquet field ids."""
 BOUND_CODE_POINTS_MAX = 64
-"""Longer text bounds are cut (bytes for binary): the lower is a prefix, the upper the next value above it."""
+"""The most code points of a text bound (bytes of a binary bound). A longer lower bound is cut to a prefix, and a longer
+upper bound becomes the next value above the prefix."""
 
 _COLUMN_DEPTH_MAX = 32
 _DECIMAL_PRECISION_MAX = 38
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""Control characters and halves of characters."""
+"""Matches control characters and lone surrogates."""
 
 # --- schemas ---------------------------------------------------------------------------------------
 
 
-def _bad_schema(path: str, reason: str, hint: str = "") -> InvalidInput:
+def _schema_error(path: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(f"column {path!r} {reason}", kind="bad_schema", hint=hint)
 
 
 def columns_of_schema(schema: pa.Schema, *, first_id: int = 1) -> tuple[Column, ...]:
-    """The columns of a new native table, ids from `first_id` up, depth first (parent before children).
+    """Return the columns of a new native table, with ids from `first_id` on, depth first (parents before children).
 
-    All text types become VARCHAR, all lists LIST, dictionaries their value type; timestamps of any unit become
-    TIMESTAMP6 (with a zone TIMESTAMPTZ6, stored as UTC), which is what every Spark reads: writers refuse a value
-    that has nanoseconds. Raises InvalidInput (`bad_schema`) naming the column for a type that Spark cannot read
-    or that would lose values, for no columns at all, and for names that are empty, hold control characters
-    or differ from a sibling's in case only.
+    All text types become VARCHAR, all lists LIST, and dictionaries their value type. Timestamps of any unit become
+    TIMESTAMP6, or TIMESTAMPTZ6 with a zone (stored as UTC), which every Spark reads; writers refuse values with
+    nanoseconds. Raises InvalidInput (`bad_schema`) naming the column: for a type that Spark cannot read or that would
+    lose values, for an empty schema, and for names that are empty, have control characters, or differ from another
+    name only in case.
     """
     ids = itertools.count(first_id)
     columns = tuple(_column(field, field.name, ids, 1) for field in schema)
@@ -58,34 +60,36 @@ def _check_names(columns: Sequence[Column], path: str) -> None:
     if not columns and not path:
         raise InvalidInput("a table needs at least one column", kind="bad_schema")
     if not columns:
-        raise _bad_schema(path, "has no fields")
+        raise _schema_error(path, "has no fields")
     seen: dict[str, str] = {}
     for column in columns:
         where = f"{path}.{column.name}" if path else column.name
         if not column.name:
-            raise _bad_schema(where, "has an empty name")
+            raise _schema_error(where, "has an empty name")
         if _NO_TEXT.search(column.name):
-            raise _bad_schema(where, "has a control character or lone surrogate in its name")
+            raise _schema_error(where, "has a control character or lone surrogate in its name")
         if len(column.name.encode()) > fmt.NAME_SIZE_BYTES_MAX:
-            raise _bad_schema(where[:80], f"has a name of more than {fmt.NAME_SIZE_BYTES_MAX} bytes")
+            raise _schema_error(where[:80], f"has a name of more than {fmt.NAME_SIZE_BYTES_MAX} bytes")
         folded = column.name.lower()
         other = seen.get(folded)
         if other == column.name:
-            raise _bad_schema(where, "is there twice")
+            raise _schema_error(where, "is there twice")
         if other is not None:
-            raise _bad_schema(
-                where, f"differs from {other!r} in case only", "Spark takes them for one column"
+            raise _schema_error(
+                where,
+                f"differs from {other!r} in case only",
+                "rename one of them: Spark takes them for one column",
             )
         seen[folded] = column.name
 
 
 def _column(field: pa.Field, path: str, ids: Iterator[int], depth: int) -> Column:
     if depth > _COLUMN_DEPTH_MAX:
-        raise _bad_schema(path[:200], f"is nested more than {_COLUMN_DEPTH_MAX} levels deep")
+        raise _schema_error(path[:200], f"is nested more than {_COLUMN_DEPTH_MAX} levels deep")
     number, kind, deeper = next(ids), plain_type(field.type), depth + 1
 
     def child(inner: pa.Field, name: str, nullable: bool) -> Column:
-        # Arrow itself makes no field of NULL alone that is required; it is refused by name below.
+        # Arrow makes no required field of the NULL type. The type is refused by name below.
         inner = pa.field(name, inner.type, nullable or pa.types.is_null(inner.type))
         return _column(inner, f"{path}.{name}", ids, deeper)
 
@@ -107,7 +111,7 @@ def _column(field: pa.Field, path: str, ids: Iterator[int], depth: int) -> Colum
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, whatever the encoding."""
+    """Return the type of the values, without dictionary, run-end or extension encoding."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -118,7 +122,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Of any layout."""
+    """Return whether the type is a list of any layout."""
     types = pa.types
     return bool(
         types.is_list(kind)
@@ -134,7 +138,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Of variable length."""
+    """Return whether the type holds bytes of variable length."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
@@ -163,47 +167,47 @@ def _leaf_type(kind: pa.DataType, path: str) -> tuple[str, dict[str, str]]:
         return "BINARY", {}
     if pa.types.is_decimal(kind):
         if kind.precision > _DECIMAL_PRECISION_MAX or not 0 <= kind.scale <= kind.precision:
-            raise _bad_schema(
-                path, f"has type {kind}", "decimals have up to 38 digits, 0 to all of them after the point"
+            raise _schema_error(
+                path, f"has type {kind}", "use up to 38 digits, with 0 to all of them after the point"
             )
         return "DECIMAL", {"precision": str(kind.precision), "scale": str(kind.scale)}
     if pa.types.is_fixed_size_binary(kind):
         if kind.byte_width < 1:
-            raise _bad_schema(path, f"has type {kind}", "a fixed length is at least one byte")
+            raise _schema_error(path, f"has type {kind}", "use a fixed length of at least one byte")
         return "FIXED", {"length": str(kind.byte_width)}
     if pa.types.is_timestamp(kind):
         return ("TIMESTAMP6" if kind.tz is None else "TIMESTAMPTZ6"), {}
-    raise _bad_schema(path, f"has type {kind}, which no native table can hold", _refusal_hint(kind))
+    raise _schema_error(path, f"has type {kind}, which no native table can hold", _refusal_hint(kind))
 
 
 def _refusal_hint(kind: pa.DataType) -> str:
     if pa.types.is_time(kind) or pa.types.is_duration(kind):
-        return "Spark cannot read it: cast it to an integer or text"
+        return "cast it to an integer or text: Spark cannot read this type"
     if pa.types.is_int8(kind):
-        return "the smallest integer is int16: cast it"
+        return "cast it to int16, the smallest integer"
     if pa.types.is_unsigned_integer(kind):
-        return "integers are signed: cast it to the next wider signed type, uint64 to decimal128(20, 0)"
+        return "cast it to the next wider signed type, and uint64 to decimal128(20, 0): integers are signed"
     if pa.types.is_float16(kind):
         return "cast it to float32"
     if pa.types.is_date64(kind):
         return "cast it to date32"
     if pa.types.is_null(kind):
-        return "it has no type: name one in the schema"
+        return "name a type in the schema: NULL alone has none"
     return "cast it to a type that Spark has"
 
 
 def schema_of_columns(columns: Sequence[Column]) -> pa.Schema:
-    """The Arrow schema of a native table; every field, nested ones too, has its id as `FIELD_ID` metadata.
+    """Return the Arrow schema of a native table. Every field, nested ones too, has its id as `FIELD_ID` metadata.
 
-    Raises InvalidInput (`bad_schema`) naming the column for anything that no native table can hold: the check
-    of columns that come from elsewhere.
+    Also checks columns from other sources: raises InvalidInput (`bad_schema`) naming the column that no native table
+    can have.
     """
     _check_names(columns, "")
     return pa.schema([_field(column, column.name, 1) for column in columns])
 
 
 def check_types(columns: Sequence[Column]) -> None:
-    """Raises what `schema_of_columns` raises, at a part of its price."""
+    """Raise the same errors as `schema_of_columns`, at a part of its cost."""
     _check_names(columns, "")
     for column in columns:
         if column.type not in _SIMPLE or column.children():
@@ -212,7 +216,7 @@ def check_types(columns: Sequence[Column]) -> None:
 
 def _field(column: Column, path: str, depth: int) -> pa.Field:
     if depth > _COLUMN_DEPTH_MAX:
-        raise _bad_schema(path[:200], f"is nested more than {_COLUMN_DEPTH_MAX} levels deep")
+        raise _schema_error(path[:200], f"is nested more than {_COLUMN_DEPTH_MAX} levels deep")
 
     def child(inner: Column) -> pa.Field:
         return _field(inner, f"{path}.{inner.name}", depth + 1)
@@ -233,7 +237,7 @@ def _field(column: Column, path: str, depth: int) -> pa.Field:
 
 def leaf_arrow_type(column: Column, path: str) -> pa.DataType:
     if column.children():
-        raise _bad_schema(path, f"of type {type_text(column)} has nested columns that do not fit it")
+        raise _schema_error(path, f"of type {type_text(column)} has nested columns that do not fit it")
     if column.type in _SIMPLE:
         return _SIMPLE[column.type]
     if column.type == "DECIMAL":
@@ -241,7 +245,7 @@ def leaf_arrow_type(column: Column, path: str) -> pa.DataType:
         return pa.decimal128(precision, _number(column, "scale", path, 0, precision))
     if column.type == "FIXED":
         return pa.binary(_number(column, "length", path, 1, (1 << 31) - 1))
-    raise _bad_schema(
+    raise _schema_error(
         path, f"has type {type_text(column)}, which this release cannot store in a native table"
     )
 
@@ -250,33 +254,33 @@ def _number(column: Column, name: str, path: str, low: int, high: int) -> int:
     text = column.properties.get(name, "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
     if not low <= number <= high:
-        raise _bad_schema(path, f"of type {type_text(column)} needs the property {name!r}, {low} to {high}")
+        raise _schema_error(path, f"of type {type_text(column)} needs the property {name!r}, {low} to {high}")
     return number
 
 
 def strip_field_ids(schema: pa.Schema) -> pa.Schema:
-    """`schema` without the ids, nested fields too: what users see. Other metadata stays."""
-    return pa.schema([_stripped(field) for field in schema], metadata=schema.metadata)
+    """Return the schema that users see: without field ids, in nested fields too. Other metadata stays."""
+    return pa.schema([_strip(field) for field in schema], metadata=schema.metadata)
 
 
-def _stripped(field: pa.Field) -> pa.Field:
+def _strip(field: pa.Field) -> pa.Field:
     kind = field.type
     if pa.types.is_struct(kind):
-        kind = pa.struct([_stripped(kind.field(index)) for index in range(kind.num_fields)])
+        kind = pa.struct([_strip(kind.field(index)) for index in range(kind.num_fields)])
     elif pa.types.is_list(kind):
-        kind = pa.list_(_stripped(kind.value_field))
+        kind = pa.list_(_strip(kind.value_field))
     elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_stripped(kind.value_field))
+        kind = pa.large_list(_strip(kind.value_field))
     elif pa.types.is_fixed_size_list(kind):
-        kind = pa.list_(_stripped(kind.value_field), kind.list_size)
+        kind = pa.list_(_strip(kind.value_field), kind.list_size)
     elif pa.types.is_map(kind):
-        kind = pa.map_(_stripped(kind.key_field), _stripped(kind.item_field))
+        kind = pa.map_(_strip(kind.key_field), _strip(kind.item_field))
     rest = {key: value for key, value in (field.metadata or {}).items() if key != FIELD_ID}
     return pa.field(field.name, kind, field.nullable, metadata=rest or None)
 
 
 def field_id(field: pa.Field) -> int | None:
-    """The Parquet field id that an Arrow field carries; None when it has none that is a positive int32."""
+    """Return the Parquet field id of an Arrow field, or None when the field has no positive int32 as its id."""
     text = (field.metadata or {}).get(FIELD_ID, b"")
     if not text.isdigit() or len(text) > 10:
         return None
@@ -288,7 +292,7 @@ def field_id(field: pa.Field) -> int | None:
 
 _INTEGER_BOUNDS = frozenset({"INT2", "INT4", "INT8", "DATE", "TIMESTAMP6", "TIMESTAMPTZ6"})
 _EIGHT_BYTES = frozenset({"INT8", "TIMESTAMP6", "TIMESTAMPTZ6"})
-# A type may have been widened since the file came in, so the narrower sizes stay valid.
+# A type may have been widened since the file was written, so the narrower sizes stay valid.
 BOUND_SIZES: dict[str, tuple[int, ...]] = {
     "BOOLEAN": (1,), "INT2": (4,), "INT4": (4,), "INT8": (4, 8), "FLOAT4": (4,), "FLOAT8": (4, 8),
     "DATE": (4,), "TIMESTAMP6": (8,), "TIMESTAMPTZ6": (8,), "DECIMAL": tuple(range(1, 17)),
@@ -298,9 +302,9 @@ Bound = bool | int | float | str | bytes | Decimal
 
 
 def encode_bound(column: Column, value: bool | int | float | str | bytes) -> bytes:
-    """Iceberg's single-value binary serialization (its specification, appendix D).
+    """Encode a value by Iceberg's single-value binary serialization (its specification, appendix D).
 
-    `value`: days for DATE, microseconds since the epoch for timestamps, the unscaled integer for DECIMAL.
+    `value` is in days for DATE, in microseconds since the epoch for timestamps, and unscaled for DECIMAL.
     """
     if column.type == "BOOLEAN":
         return b"\x01" if value else b"\x00"
@@ -317,7 +321,7 @@ def encode_bound(column: Column, value: bool | int | float | str | bytes) -> byt
 
 
 def decode_bound(column: Column, data: bytes) -> Bound:
-    """The value of a stored bound, in the units of `encode_bound` but a Decimal for DECIMAL.
+    """Decode a stored bound, in the units of `encode_bound` except for DECIMAL, which gives a Decimal.
 
     Raises ValueError when `data` is no bound of a column of this type.
     """
@@ -345,14 +349,16 @@ def decode_bound(column: Column, data: bytes) -> Bound:
 
 
 def unscaled(column: Column, value: Bound) -> bool | int | float | str | bytes:
-    """What `encode_bound` takes for what `decode_bound` gives. ValueError for a decimal that has more digits after the
-    point than the column."""
+    """Convert a value of `decode_bound` to one for `encode_bound`.
+
+    Raises ValueError for a decimal with more digits after the point than the column has.
+    """
     if not isinstance(value, Decimal):
         return value
     scale = _number(column, "scale", column.name, 0, _DECIMAL_PRECISION_MAX)
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"{value} is no number")
+        raise ValueError(f"{value} is not a number")
     number, shift = int("".join(map(str, digits)) or "0"), exponent + scale
     if number and shift > _DECIMAL_PRECISION_MAX:
         raise ValueError(f"{value} has more than {_DECIMAL_PRECISION_MAX} digits")
@@ -366,7 +372,7 @@ def unscaled(column: Column, value: Bound) -> bool | int | float | str | bytes:
 
 
 def text_upper(text: str) -> str | None:
-    """The text itself, or when it is cut the smallest text above all that begins as it does."""
+    """Return an upper bound: the text itself, or, when it is cut, the smallest text above all with the same prefix."""
     if len(text) <= BOUND_CODE_POINTS_MAX:
         return text
     prefix = text[:BOUND_CODE_POINTS_MAX]
@@ -388,23 +394,23 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 _INTEGERS = ("INT2", "INT4", "INT8")
 _DAYS = (dt.date.min.toordinal() - _EPOCH, dt.date.max.toordinal() - _EPOCH)
 _MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
-"""Of the years 1 to 9999, which every engine can write as a literal."""
+"""The microseconds of the years 1 to 9999, which every engine can write as a literal."""
 
 
 def encode_default(column: Column, value: Any, path: str) -> bytes:
-    """The stored form of a default: a Python value of the column's type (`datetime` with a zone for TIMESTAMPTZ6, an
-    int or a Decimal for DECIMAL). `path` names the column in errors.
+    """Encode a default, a Python value of the column's type. `path` names the column in errors.
 
-    Raises InvalidInput (`bad_schema`) for a value that the column cannot hold, or that is too long for a default.
+    TIMESTAMPTZ6 needs a `datetime` with a zone, DECIMAL an int or a Decimal. Raises InvalidInput (`bad_schema`) for a
+    value that the column cannot have, or that is too long for a default.
     """
     plain = None if column.children() else _plain_value(column, value)
     if plain is None:
         what = f"{repr(value)[:80]} ({type(value).__name__})"
-        raise _bad_schema(path, f"of type {type_text(column)} cannot have the default {what}")
+        raise _schema_error(path, f"of type {type_text(column)} cannot have the default {what}")
     try:
         data = encode_bound(column, plain)
     except (struct.error, UnicodeEncodeError, OverflowError):
-        raise _bad_schema(
+        raise _schema_error(
             path, f"of type {type_text(column)} cannot hold the default {repr(value)[:80]}"
         ) from None
     check_default(column, data, path)
@@ -412,7 +418,7 @@ def encode_default(column: Column, value: Any, path: str) -> bytes:
 
 
 def _plain_value(column: Column, value: Any) -> bool | int | float | str | bytes | None:
-    """What `encode_bound` takes; None for a value of another type."""
+    """Convert a Python value to one for `encode_bound`. Return None for a value of another type."""
     kind = column.type
     if kind == "BOOLEAN":
         return value if isinstance(value, bool) else None
@@ -444,14 +450,18 @@ def _plain_value(column: Column, value: Any) -> bool | int | float | str | bytes
 
 
 def check_default(column: Column, data: bytes, path: str) -> None:
-    """Raises InvalidInput (`bad_schema`) unless `data` is a default that the column can have."""
+    """Refuse a default that the column cannot have. Raises InvalidInput (`bad_schema`)."""
     if column.children():
-        raise _bad_schema(path, f"of type {type_text(column)} cannot have a default", "its fields can")
+        raise _schema_error(
+            path, f"of type {type_text(column)} cannot have a default", "give its fields defaults instead"
+        )
     if len(data) > DEFAULT_SIZE_BYTES_MAX:
-        raise _bad_schema(path, f"has a default of {len(data)} bytes, {DEFAULT_SIZE_BYTES_MAX} at most")
+        raise _schema_error(
+            path, f"has a default of {len(data)} bytes, at most {DEFAULT_SIZE_BYTES_MAX} are allowed"
+        )
     flaw = _flaw_of_default(column, data)
     if flaw:
-        raise _bad_schema(
+        raise _schema_error(
             path, f"of type {type_text(column)} cannot have the default {data[:40].hex()}: {flaw}"
         )
 
@@ -468,9 +478,9 @@ def _flaw_of_default(column: Column, data: bytes) -> str:
             return "it is outside the years 1 to 9999"
     length = column.properties.get("length", "")
     if isinstance(value, bytes) and column.type == "FIXED" and str(len(value)) != length:
-        return f"it has {len(value)} bytes, values have {length}"
+        return f"it has {len(value)} bytes instead of {length}"
     if isinstance(value, str) and length.isascii() and length.isdigit() and len(value) > int(length[:10]):
-        return f"it has {len(value)} characters, {length} at most"
+        return f"it has {len(value)} characters, at most {length} are allowed"
     if isinstance(value, Decimal):
         precision = _number(column, "precision", column.name, 1, _DECIMAL_PRECISION_MAX)
         if len(value.as_tuple().digits) > precision:
@@ -479,7 +489,7 @@ def _flaw_of_default(column: Column, data: bytes) -> str:
 
 
 def decode_default(column: Column, data: bytes) -> Bound:
-    """The value of a stored default, as `decode_bound` gives it. Raises Corrupt (`corrupt_definition`)."""
+    """Decode a stored default; see `decode_bound`. Raises Corrupt (`corrupt_definition`)."""
     flaw = _flaw_of_default(column, data)
     if flaw:
         raise Corrupt(f"the default of column {column.name!r}: {flaw}", kind="corrupt_definition")
@@ -487,7 +497,7 @@ def decode_default(column: Column, data: bytes) -> Bound:
 
 
 def default_scalar(column: Column, data: bytes) -> pa.Scalar:
-    """A stored default as an Arrow value of the column's type. Raises as `decode_default`."""
+    """Return a stored default as an Arrow value of the column's type. Raises the error of `decode_default`."""
     value, kind = decode_default(column, data), leaf_arrow_type(column, column.name)
     if column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
         return pa.scalar(value, pa.int32() if column.type == "DATE" else pa.int64()).cast(kind)
@@ -495,8 +505,10 @@ def default_scalar(column: Column, data: bytes) -> pa.Scalar:
 
 
 def python_value(column: Column, value: Bound) -> Any:
-    """What `decode_bound` gave, as Python has it: dates and datetimes for days and microseconds. Years outside 1 to
-    9999 stay numbers."""
+    """Convert a value of `decode_bound` to Python's types: days and microseconds become dates and datetimes.
+
+    Years outside of 1 to 9999 stay numbers.
+    """
     if column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
         low, high = _DAYS if column.type == "DATE" else _MICROS
         if isinstance(value, int) and low <= value <= high:
@@ -508,15 +520,17 @@ def python_value(column: Column, value: Bound) -> Any:
 
 
 def check_defaults(columns: Sequence[Column], prefix: str = "", *, repeated: bool = False) -> None:
-    """Raises InvalidInput (`bad_schema`) naming the column for a default that it cannot have. `repeated`: they lie
-    below a list or map, where nothing has one."""
+    """Refuse defaults that columns cannot have. Raises InvalidInput (`bad_schema`) naming the column.
+
+    `repeated` says that the columns are below a list or map, where no column can have a default.
+    """
     for column in columns:
         where = prefix + column.name
         for data in (column.initial_default, column.write_default):
             if data is None:
                 continue
             if repeated:
-                raise _bad_schema(where, "lies in a list or map: no default is for it")
+                raise _schema_error(where, "lies in a list or map: it cannot have a default")
             check_default(column, data, where)
         if column.children():
             within = repeated or column.type in ("LIST", "MAP")
@@ -524,15 +538,17 @@ def check_defaults(columns: Sequence[Column], prefix: str = "", *, repeated: boo
 
 
 def paths_of(columns: Iterable[Column], prefix: str = "") -> Iterator[tuple[str, Column]]:
-    """All columns that are not below a list or map, with their paths."""
+    """Yield all columns that are not below a list or map, with their paths."""
     for column in columns:
         yield prefix + column.name, column
         yield from paths_of(column.fields, f"{prefix}{column.name}.")
 
 
 def missing_required(columns: Iterable[Column], present: Mapping[int, object], prefix: str) -> str:
-    """Dotted name of a required column of which no leaf is present though its parent is, or empty. Where it is not
-    present, a column with an initial default has that."""
+    """Return the dotted name of a required column without a present leaf although its parent is present, or "".
+
+    A column with an initial default may be absent, because its rows then have that default.
+    """
     for column in columns:
         where = prefix + column.name
         if not any(leaf.id in present for leaf in walk_columns([column]) if not leaf.children()):

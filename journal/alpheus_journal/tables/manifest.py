@@ -24,7 +24,7 @@ from alpheus_journal.tree.node import Malformed, rows_claimed
 
 SEGMENT_FILES_MAX = 1 << 20
 ROWS_MAX = FILE_SIZE_BYTES_MAX = 1 << 48
-"""Of a data file. Rows also of a whole table, so that the sums of a transaction stay within int64."""
+"""The most rows and bytes of a data file. The same bound on the rows of a table keeps a transaction's sums in int64."""
 
 
 _STATISTICS = pa.struct(
@@ -55,14 +55,14 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("name_map", pa.utf8()),
     ]
 )
-"""Of a segment file; see `encode_segment`."""
+"""The schema of a segment file; see `encode_segment`."""
 
 _REVISION = b"alpheus.manifest"
 _TABLE = b"alpheus.table_id"
 
 
 def flaw_of(file: DataFile, table_id: str) -> str:
-    """Why `file` can be in no segment of the table, or empty."""
+    """Return why `file` can be in no segment of the table, or "" when it can."""
     try:
         owner = fmt.parse_data_path(file.path)[0]
     except Corrupt as error:
@@ -74,16 +74,18 @@ def flaw_of(file: DataFile, table_id: str) -> str:
     if file.row_count < 0 or file.size_bytes <= 0 or (file.schema_id or 0) < 0:
         return "its row count, size or schema id is impossible"
     if file.row_count > ROWS_MAX or file.size_bytes > FILE_SIZE_BYTES_MAX:
-        return f"it claims {file.row_count} rows and {file.size_bytes} bytes, 2^48 of each at most"
+        return (
+            f"it claims {file.row_count} rows and {file.size_bytes} bytes; at most 2^48 of each are allowed"
+        )
     if any(number is not None and number < 0 for number in (file.sequence, file.added_version)):
         return "its sequence or version is negative"
     for what, group in (("column", file.value_counts), ("partition", file.partition)):
         if any(not 0 < number < 1 << 31 for number in group):
-            return f"a {what} id is no positive int32"
+            return f"a {what} id is not a positive int32"
     for name in ("column_sizes", "null_counts", "nan_counts", "lower_bounds", "upper_bounds"):
         strange = getattr(file, name).keys() - file.value_counts.keys()
         if strange:
-            return f"{name} has the column id {min(strange)}, of which there is no value count"
+            return f"{name} has the column id {min(strange)}, which has no value count"
     for counts in (file.column_sizes, file.value_counts, file.null_counts, file.nan_counts):
         if any(count < 0 for count in counts.values()):
             return "a count is negative"
@@ -97,7 +99,7 @@ def flaw_of(file: DataFile, table_id: str) -> str:
 
 
 def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) -> bytes:
-    """The bytes of a manifest segment: one Arrow IPC file, one record batch, no compression, a row a file.
+    """Encode a manifest segment: one Arrow IPC file with one record batch, no compression, and one row for each file.
 
     Columns, in this order (`SEGMENT_SCHEMA`): `path`, `format` utf8; `row_count`, `size_bytes` (bytes),
     `schema_id` int64; `sequence` int64 or null; `columns`, a list ascending by id of (`id` int32,
@@ -107,14 +109,15 @@ def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) 
     1 for the table's; and reserved ones: `added_version` int64, `name_map` utf8, null in this revision. Schema
     metadata: `alpheus.manifest` = `1` and `alpheus.table_id`.
 
-    `schema_id` is that of files that name none. Equal values give equal bytes. Raises InvalidInput:
-    `bad_data` naming a file that no segment of this table can list, `too_large` above the format's limit.
+    `schema_id` is the schema id of files that have none. Equal values give equal bytes. Raises InvalidInput: `bad_data`
+    with the name of a file that no segment of this table can list, or `too_large` above the format's limit.
     """
     if not files:
-        raise InvalidInput("a manifest segment lists at least one file", kind="bad_data")
+        raise InvalidInput("a manifest segment must list at least one file", kind="bad_data")
     if len(files) > SEGMENT_FILES_MAX:
         raise InvalidInput(
-            f"{len(files)} files in one manifest segment, {SEGMENT_FILES_MAX} at most", kind="too_large"
+            f"{len(files)} files in one manifest segment; at most {SEGMENT_FILES_MAX} are allowed",
+            kind="too_large",
         )
     seen: set[str] = set()
     for file in files:
@@ -140,12 +143,12 @@ def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) 
         pa.array([file.added_version for file in files], pa.int64()),
         pa.nulls(len(files), pa.utf8()),
     ]
-    data = written_segment(pa.record_batch(arrays, schema=schema), table_id=table_id)
+    data = encode_batch(pa.record_batch(arrays, schema=schema), table_id=table_id)
     if len(data) > fmt.MANIFEST_SIZE_BYTES_MAX:
         raise InvalidInput(
-            f"a manifest segment of {len(data)} bytes, {fmt.MANIFEST_SIZE_BYTES_MAX} at most",
+            f"a manifest segment of {len(data)} bytes; at most {fmt.MANIFEST_SIZE_BYTES_MAX} are allowed",
             kind="too_large",
-            hint="write larger files, or fewer in one operation",
+            hint="write larger files, or fewer files in one operation",
         )
     return data
 
@@ -172,41 +175,44 @@ def _statistics_array(files: Sequence[DataFile]) -> pa.Array:
 
 
 class _Bad(Exception):
-    """The reason why bytes are no segment; `decode_segment` turns it into Corrupt with the path."""
+    """The reason why bytes are no segment. `decode_segment` turns it into Corrupt with the path."""
 
 
 def decode_segment(data: bytes, path: str, *, table_id: str) -> tuple[DataFile, ...]:
-    """The files that a segment of the table lists, in stored order; `path` names it in errors only.
+    """Return the files that a segment of the table lists, in stored order. `path` is used in errors only.
 
-    Every promise of `DataFile` holds afterwards, all files belong to the table, none is there twice. Whether
-    the table has the column ids is `check_segment`'s question. Raises Corrupt (`corrupt_manifest`) for
-    anything else, before more memory than a small multiple of the file is taken.
+    Every promise of `DataFile` holds afterwards. All files belong to the table, and none is listed twice.
+    `check_segment` compares the column ids with the table. Raises Corrupt (`corrupt_manifest`) for other bytes, before
+    more memory than a small multiple of the file is used.
     """
     try:
-        return _files(_batch(data, table_id), table_id)
+        return _decode_files(_open_batch(data, table_id), table_id)
     except (_Bad, Malformed) as error:
         raise Corrupt(f"manifest segment {path}: {error}", kind="corrupt_manifest", path=path) from error
 
 
 def open_segment(data: bytes, path: str, *, table_id: str) -> pa.RecordBatch:
-    """The rows of a segment of the table as Arrow has them, not looked at one by one: of a segment that was decoded
-    when it came in, by its SHA-256. Raises as `decode_segment`."""
+    """Return the rows of a segment as an Arrow batch, without checking each row.
+
+    Use this for a segment that was decoded when it was committed, and that has the recorded SHA-256. Raises the errors
+    of `decode_segment`.
+    """
     try:
-        return _batch(data, table_id)
+        return _open_batch(data, table_id)
     except (_Bad, Malformed) as error:
         raise Corrupt(f"manifest segment {path}: {error}", kind="corrupt_manifest", path=path) from error
 
 
 def files_of(batch: pa.RecordBatch, path: str, *, table_id: str) -> tuple[DataFile, ...]:
-    """The files of an opened segment, or of some of its rows. Raises as `decode_segment`."""
+    """Return the files of an opened segment, or of some of its rows. Raises the errors of `decode_segment`."""
     try:
-        return _files(batch, table_id)
+        return _decode_files(batch, table_id)
     except (_Bad, Malformed) as error:
         raise Corrupt(f"manifest segment {path}: {error}", kind="corrupt_manifest", path=path) from error
 
 
-def written_segment(batch: pa.RecordBatch, *, table_id: str) -> bytes:
-    """The bytes of a segment with these rows."""
+def encode_batch(batch: pa.RecordBatch, *, table_id: str) -> bytes:
+    """Encode a segment with these rows."""
     schema = SEGMENT_SCHEMA.with_metadata({_REVISION: b"1", _TABLE: table_id.encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
@@ -215,38 +221,40 @@ def written_segment(batch: pa.RecordBatch, *, table_id: str) -> bytes:
     return data
 
 
-def _batch(data: bytes, table_id: str) -> pa.RecordBatch:
-    """The record batch, after every check that bytes need before a value may be touched, in the order of
-    FORMAT.md, "Untrusted input"."""
+def _open_batch(data: bytes, table_id: str) -> pa.RecordBatch:
+    """Return the record batch after every check that must come before a value is read.
+
+    The checks are in the order of FORMAT.md, "Untrusted input".
+    """
     if len(data) > fmt.MANIFEST_SIZE_BYTES_MAX:
-        raise _Bad(f"{len(data)} bytes, {fmt.MANIFEST_SIZE_BYTES_MAX} at most")
+        raise _Bad(f"it has {len(data)} bytes, at most {fmt.MANIFEST_SIZE_BYTES_MAX} are allowed")
     try:
         rows = rows_claimed(data)
     except struct.error:
         raise _Bad("an offset leads outside the file") from None
-    # A row takes five numbers of 8 bytes and five offsets of 4 at least.
+    # A row takes at least five numbers of 8 bytes and five offsets of 4 bytes.
     if not 0 < rows <= min(SEGMENT_FILES_MAX, len(data) // 60):
-        raise _Bad(f"claims {rows} files, which it cannot list")
+        raise _Bad(f"it claims {rows} files, which it cannot list")
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data))
         if not reader.schema.equals(SEGMENT_SCHEMA):
-            raise _Bad("the columns are not those of a segment")
+            raise _Bad("its columns are not those of a segment")
         metadata = reader.schema.metadata or {}
         if metadata.get(_REVISION) != b"1" or metadata.get(_TABLE) != table_id.encode():
-            raise _Bad(f"it is no segment of revision 1 of table {table_id}")
+            raise _Bad(f"it is not a segment of revision 1 of table {table_id}")
         batch = reader.get_batch(0)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, EOFError) as error:
-        raise _Bad(f"no valid Arrow file: {str(error)[:200]}") from error
+        raise _Bad(f"it is not a valid Arrow file: {str(error)[:200]}") from error
     if batch.num_rows != rows:
-        raise _Bad("the header contradicts itself")
+        raise _Bad("its header contradicts itself")
     for field, array in zip(SEGMENT_SCHEMA, batch.columns, strict=True):
         _refuse_nulls(array, field)
     return batch
 
 
 def _refuse_nulls(array: pa.Array, field: pa.Field) -> None:
-    """Arrow does not hold a file to its own "not null"."""
+    """Refuse NULL in a field that has none. Arrow does not check this itself."""
     if not field.nullable and array.null_count:
         raise _Bad(f"{field.name} holds a null")
     if pa.types.is_list(field.type):
@@ -256,17 +264,17 @@ def _refuse_nulls(array: pa.Array, field: pa.Field) -> None:
             _refuse_nulls(array.field(index), field.type.field(index))
 
 
-def _lists(array: pa.Array) -> Iterator[slice]:
-    """Where each list lies in `array.flatten()`."""
+def _slice_lists(array: pa.Array) -> Iterator[slice]:
+    """Yield the place of each list in `array.flatten()`."""
     start = 0
     for length in array.value_lengths().to_pylist():
         yield slice(start, start + length)
         start += length
 
 
-def _files(batch: pa.RecordBatch, table_id: str) -> tuple[DataFile, ...]:
+def _decode_files(batch: pa.RecordBatch, table_id: str) -> tuple[DataFile, ...]:
     if batch.column("name_map").null_count != batch.num_rows:
-        raise _Bad("it has a name map, which this release does not know; a newer one may read it")
+        raise _Bad("it has a name map, which only newer releases may know")
     plain = {
         name: batch.column(name).to_pylist()
         for name in ("path", "format", "row_count", "size_bytes", "schema_id", "sequence",
@@ -281,14 +289,14 @@ def _files(batch: pa.RecordBatch, table_id: str) -> tuple[DataFile, ...]:
     seen: set[str] = set()
     for row, (of_columns, of_offsets, of_partition) in enumerate(
         zip(
-            _lists(batch.column("columns")),
-            _lists(batch.column("split_offsets")),
-            _lists(batch.column("partition")),
+            _slice_lists(batch.column("columns")),
+            _slice_lists(batch.column("split_offsets")),
+            _slice_lists(batch.column("partition")),
             strict=True,
         )
     ):
         ids, values, *optional = (column[of_columns] for column in statistics)
-        sizes, nulls, nans, lowers, uppers = (_known(ids, column) for column in optional)
+        sizes, nulls, nans, lowers, uppers = (_drop_nulls(ids, column) for column in optional)
         keys = partitions[0][of_partition]
         if any(a >= b for group in (ids, keys) for a, b in itertools.pairwise(group)):
             raise _Bad(f"file {row}: column ids do not ascend")
@@ -311,14 +319,14 @@ def _files(batch: pa.RecordBatch, table_id: str) -> tuple[DataFile, ...]:
     return tuple(files)
 
 
-def _known(ids: list[int], values: list[Any]) -> dict[int, Any]:
+def _drop_nulls(ids: list[int], values: list[Any]) -> dict[int, Any]:
     return {number: value for number, value in zip(ids, values, strict=True) if value is not None}
 
 
 def segment_of(
     files: Sequence[DataFile], *, path: str, table_id: str, schema_id: int
 ) -> tuple[bytes, Segment]:
-    """The bytes to put at `path` (`format.manifest_path`), and the reference that an operation carries."""
+    """Return the bytes for `path` (`format.manifest_path`), and the reference that an operation carries."""
     data = encode_segment(files, table_id=table_id, schema_id=schema_id)
     return data, Segment(
         path=fmt.check_manifest_pointer(path, table_id),
@@ -331,7 +339,7 @@ def segment_of(
 
 
 def is_content_of(segment: Segment, data: bytes) -> bool:
-    """Whether these are the bytes that a table, or an operation, means by `segment`."""
+    """Return whether these are the bytes that `segment` refers to, by their size and SHA-256."""
     return len(data) == segment.segment_size_bytes and hashlib.sha256(data).digest() == segment.sha256
 
 
@@ -339,11 +347,11 @@ def bad_file(path: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(f"data file {path[:300]}: {reason}", kind="bad_data", path=path[:300], hint=hint)
 
 
-# --- what a commit checks --------------------------------------------------------------------------
+# --- checks of a commit ----------------------------------------------------------------------------
 
 
 def _leaf_columns(columns: Iterable[Column], repeated: bool = False) -> Iterator[tuple[Column, bool]]:
-    """Leaf columns, and whether they lie below a list or map."""
+    """Yield leaf columns, and whether each one is below a list or map."""
     for column in columns:
         if column.children():
             yield from _leaf_columns(column.children(), repeated or column.type in ("LIST", "MAP"))
@@ -354,22 +362,20 @@ def _leaf_columns(columns: Iterable[Column], repeated: bool = False) -> Iterator
 def check_segment(
     files: Sequence[DataFile], segment: Segment, table: TableDef, *, transaction_id: str
 ) -> None:
-    """What a commit demands of a decoded segment before anything of it is visible: every file lies in the
-    transaction's own folder of this table and fits its columns and its partition, and `segment` tells the truth in its
-    sums.
+    """Check a decoded segment for a commit, before any of it is visible.
 
-    The age of the transaction's id and the fences that it crossed are the committer's to judge (FORMAT.md,
-    "What a commit may newly reference").
+    Every file must be in the transaction's own folder of this table, and fit the table's columns and the file's
+    partition. The totals in `segment` must be true. The committer checks the age of the transaction's id and the fences
+    that it crossed (FORMAT.md, "What a commit may newly reference").
 
-    Raises InvalidInput (`bad_data`) naming file and column, Expired (`upload_expired`) for a file that
-    another transaction wrote: nothing keeps that from being collected.
+    Raises InvalidInput (`bad_data`) naming file and column. Raises Expired (`upload_expired`) for a file that another
+    transaction wrote, because nothing keeps that file from being collected.
     """
     counted = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))
     claimed = (segment.file_count, segment.row_count, segment.size_bytes)
     if counted != claimed:
         raise InvalidInput(
-            f"manifest segment {segment.path} claims (files, rows, bytes) {claimed},"
-            f" its files add up to {counted}",
+            f"manifest segment {segment.path} claims (files, rows, bytes) {claimed}, but its files have {counted}",
             kind="bad_data",
             path=segment.path,
         )
@@ -396,9 +402,9 @@ def check_segment(
 
 def _check_file(file: DataFile, table: TableDef, leaves: Mapping[int, tuple[Column, bool]]) -> None:
     if (file.schema_id or 0) > table.schema_id:
-        raise bad_file(file.path, f"it has schema {file.schema_id}, the table is at {table.schema_id}")
+        raise bad_file(file.path, f"it has schema {file.schema_id}, but the table is at {table.schema_id}")
     if file.sequence is not None or file.added_version is not None:
-        raise bad_file(file.path, "a new file has no sequence or version of its own")
+        raise bad_file(file.path, "a new file cannot have a sequence or version of its own")
     if file.sort_order_id not in (None, 0) and not (file.sort_order_id == 1 and table.sort_order):
         raise bad_file(file.path, f"it claims the sort order {file.sort_order_id}, which the table lacks")
     for number, count in file.value_counts.items():

@@ -1,8 +1,8 @@
-"""A table's manifest segments as they are rewritten: files taken out, small segments made one (FORMAT.md, "Native
-tables").
+"""Rewrite a table's manifest segments: remove files, merge small segments (FORMAT.md, "Native tables").
 
-Pure, on Arrow's level: the price follows bytes, and no file is looked at in Python. Segments merge like the runs of an
-LSM tree, so that a table of n appends has O(log n) small ones and each file's entry is written O(log n) times.
+Pure, and on Arrow batches: the cost follows the bytes, because no file is looked at in Python. Segments merge like the
+runs of an LSM tree. So a table of n appends has O(log n) small segments, and each file's entry is written O(log n)
+times.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import pyarrow.compute as pc
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.tables.data_file import DataFile
-from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, files_of, open_segment, written_segment
+from alpheus_journal.tables.manifest import SEGMENT_SCHEMA, encode_batch, files_of, open_segment
 
 FANOUT = 10
-"""So many segments of one tier become one."""
+"""The number of segments of one tier that are merged into one."""
 TIERS = (10, 100, 1_000, 10_000)
-"""A tier holds segments of fewer files than its bound; those of more stay as they are."""
+"""A tier has the segments of fewer files than its bound. Segments of more files are not merged."""
 MERGED_SIZE_BYTES_MAX = 64 << 20
-"""Larger segments are not merged together."""
+"""The most bytes of segments that are merged into one."""
 LAST_TIER_SIZE_BYTES_MAX = 8 << 20
-"""The same of the last tier: whoever takes a file out writes the segment anew that lists it, and the larger it is the
-more there is to write, while all that the merge spares are a few entries of a definition."""
+"""The most bytes in the last tier. Removing a file rewrites the whole segment that lists it, so a large segment costs
+much, while the merge only saves a few entries of a definition."""
 
 _SEQUENCE = SEGMENT_SCHEMA.get_field_index("sequence")
 
 
 def int64(number: int) -> pa.Scalar:
-    """`pa.scalar` would import pandas, where it is installed: half a second in somebody's event loop."""
+    """Return an Arrow scalar. `pa.scalar` would import pandas where it is installed, which blocks for half a second."""
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("<q", number))])[0]
 
 
 class Content:
-    """What a manifest segment lists."""
+    """The content of a manifest segment: its batch, and on demand its files."""
 
     __slots__ = ("_files", "batch", "path", "table_id")
 
@@ -52,24 +52,24 @@ class Content:
         self._files = files
 
     @staticmethod
-    def checked(data: bytes, path: str, table_id: str) -> Content:
-        """Of bytes that nobody has checked yet. Raises as `manifest.decode_segment`."""
+    def decode(data: bytes, path: str, table_id: str) -> Content:
+        """Decode and check untrusted bytes. Raises the errors of `manifest.decode_segment`."""
         batch = open_segment(data, path, table_id=table_id)
         return Content(batch, path, table_id, files_of(batch, path, table_id=table_id))
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        """Raises Corrupt (`corrupt_manifest`)."""
+        """All files of the segment. Raises Corrupt (`corrupt_manifest`)."""
         if self._files is None:
             self._files = files_of(self.batch, self.path, table_id=self.table_id)
         return self._files
 
     def some(self, mask: pa.Array) -> tuple[DataFile, ...]:
-        """The files that a mask of booleans chooses."""
+        """Return the files that a mask of booleans chooses."""
         return files_of(self.batch.filter(mask), self.path, table_id=self.table_id)
 
     def first(self, mask: pa.Array) -> DataFile | None:
-        """The first file that a mask of booleans chooses."""
+        """Return the first file that a mask of booleans chooses, or None."""
         chosen = self.batch.take(pc.indices_nonzero(mask).slice(0, 1))
         return next(iter(files_of(chosen, self.path, table_id=self.table_id)), None)
 
@@ -77,16 +77,16 @@ class Content:
         return self.batch.column("path")
 
     def sequences(self, segment: Segment) -> pa.Array:
-        """At which each file's rows came in. `segment`: the table's reference to this."""
+        """Return the sequence of each file. `segment` is the table's reference to this segment."""
         return pc.fill_null(self.batch.column("sequence"), int64(segment.sequence))
 
-    def stamped(self, segment: Segment) -> pa.RecordBatch:
-        """Its rows, each with its sequence, so that they can be in any segment."""
+    def with_sequences(self, segment: Segment) -> pa.RecordBatch:
+        """Return the rows with the sequence of each file, so that they can be in any segment."""
         return self.batch.set_column(_SEQUENCE, SEGMENT_SCHEMA.field(_SEQUENCE), self.sequences(segment))
 
 
 class Made:
-    """A segment that a commit makes of others."""
+    """A segment that a commit makes from other segments."""
 
     __slots__ = ("content", "data", "segment")
 
@@ -99,15 +99,17 @@ class Made:
 ContentsOf = Callable[[Sequence[Segment]], Sequence[Content]]
 
 
-def made_of(
+def make_segment(
     batches: Sequence[pa.RecordBatch], path: str, table_id: str, *, row_count: int, size_bytes: int
 ) -> Made:
-    """One segment at `path` with the rows of stamped batches, at least one, in order. Rows and bytes of its files
-    together are told by the caller: Arrow's sums would wrap."""
+    """Make one segment at `path` with the rows of one or more batches, in order. Each row must have its sequence.
+
+    The caller gives the totals of rows and bytes, because Arrow's sums would wrap.
+    """
     plain = [batch.replace_schema_metadata(None) for batch in batches]
     table = pa.Table.from_batches(plain).combine_chunks()
     (batch,) = table.to_batches() if table.num_rows else (plain[0],)
-    data = written_segment(batch, table_id=table_id)
+    data = encode_batch(batch, table_id=table_id)
     sequences = pc.min_max(batch.column("sequence")).as_py()
     lowest, highest = sequences["min"], sequences["max"]
     segment = Segment(
@@ -120,17 +122,17 @@ def made_of(
         sequence=highest,
         min_sequence=lowest if lowest != highest else 0,
     )
-    # Opened anew: the batch may hold on to much larger ones.
+    # Opened again, because the batch may keep much larger ones in memory.
     return Made(segment, data, Content(open_segment(data, path, table_id=table_id), path, table_id))
 
 
 def tier_of(segment: Segment) -> int:
-    """0 and up; len(TIERS): it is not merged any more."""
+    """Return the tier of a segment, from 0 on. len(TIERS) means that the segment is not merged any more."""
     return bisect_right(TIERS, segment.file_count)
 
 
-def due(segments: Iterable[Segment], tier: int) -> list[Segment]:
-    """The segments of a tier that shall become one: the oldest, or none."""
+def find_due(segments: Iterable[Segment], tier: int) -> list[Segment]:
+    """Return the oldest segments of a tier when they are due to be merged into one, else none."""
     members = [segment for segment in segments if tier_of(segment) == tier]
     if len(members) < FANOUT:
         return []
@@ -140,12 +142,12 @@ def due(segments: Iterable[Segment], tier: int) -> list[Segment]:
 
 
 def due_size_bytes(segments: Iterable[Segment]) -> int:
-    """About how much `merged` would make anew."""
+    """Return the estimated bytes that `merge_due_segments` rewrites."""
     listed = list(segments)
-    return sum(s.segment_size_bytes for tier in range(len(TIERS)) for s in due(listed, tier))
+    return sum(s.segment_size_bytes for tier in range(len(TIERS)) for s in find_due(listed, tier))
 
 
-def merged(
+def merge_due_segments(
     segments: Sequence[Segment],
     contents_of: ContentsOf,
     table_id: str,
@@ -154,20 +156,22 @@ def merged(
     times: int,
     spared: Callable[[Segment], bool] = lambda segment: False,
 ) -> tuple[tuple[Segment, ...], list[Made]]:
-    """The segments, with those of each tier made one that are due, at most `times` a tier; and what was made. What
-    comes of several stands where the first of them stood. `spared`: is left as it is. Raises what `contents_of`
-    raises."""
+    """Merge the due segments of each tier, at most `times` in each. Return all segments, and the new ones among them.
+
+    A merged segment takes the place of the first segment that it replaces. Segments for which `spared` returns True
+    stay as they are. Raises the errors of `contents_of`.
+    """
     made: dict[str, Made] = {}
     kept = list(segments)
     for tier in range(len(TIERS)):
         for _ in range(times):
-            oldest = due([segment for segment in kept if not spared(segment)], tier)
+            oldest = find_due([segment for segment in kept if not spared(segment)], tier)
             if not oldest:
                 break
             fetched = iter(contents_of([segment for segment in oldest if segment.path not in made]))
             contents = [made[s.path].content if s.path in made else next(fetched) for s in oldest]
-            batches = [content.stamped(s) for content, s in zip(contents, oldest, strict=True)]
-            one = made_of(
+            batches = [content.with_sequences(s) for content, s in zip(contents, oldest, strict=True)]
+            one = make_segment(
                 batches,
                 new_path(),
                 table_id,
@@ -184,7 +188,7 @@ def merged(
 
 
 class Taken:
-    """The outcome of `without`."""
+    """The outcome of `remove_files`."""
 
     __slots__ = ("entries", "made", "segments")
 
@@ -194,10 +198,10 @@ class Taken:
         self.segments = segments
         self.made = made
         self.entries = entries
-        """By path of what was taken out: rows, bytes, sequence."""
+        """The rows, bytes and sequence of each removed file, by its path."""
 
 
-def without(
+def remove_files(
     segments: Sequence[Segment],
     looked_at: Iterable[str],
     paths: pa.Array,
@@ -205,8 +209,11 @@ def without(
     table_id: str,
     new_path: Callable[[], str],
 ) -> Taken:
-    """The segments without the files of `paths`, as far as they are in those of `looked_at` (paths of segments). Those
-    that held some are rewritten, or left out when nothing remains. Raises what `contents_of` raises."""
+    """Remove the files of `paths` from the segments with the paths `looked_at`.
+
+    A segment that lists some of the files is rewritten, or left out when no file remains. Raises the errors of
+    `contents_of`.
+    """
     look = set(looked_at)
     chosen = [segment for segment in segments if segment.path in look]
     fetched = iter(contents_of(chosen))
@@ -223,13 +230,13 @@ def without(
         if not count:
             kept.append(segment)
             continue
-        batch = content.stamped(segment)
+        batch = content.with_sequences(segment)
         gone = batch.filter(hit)
         columns = [gone.column(name).to_pylist() for name in ("path", "row_count", "size_bytes", "sequence")]
         for path, row_count, size_bytes, sequence in zip(*columns, strict=True):
             entries[path] = (row_count, size_bytes, sequence)
         if count < batch.num_rows:
-            one = made_of(
+            one = make_segment(
                 [batch.filter(pc.invert(hit))],
                 new_path(),
                 table_id,

@@ -1,5 +1,5 @@
-"""What a Parquet footer says of a data file, and whether a native table can take it (FORMAT.md, "Native
-tables"). Pure: footers come read, a `DataFile` goes out."""
+"""Make a data file's entry from its Parquet footer, and check that a native table can take the file (FORMAT.md, "Native
+tables"). Pure: the caller reads the footer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,11 @@ from alpheus_journal.tables.columns import (
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import bad_file, flaw_of
 
-# --- what a Parquet footer says --------------------------------------------------------------------
-
-
 _MICROSECONDS = "write with spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS"
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """One leaf column of a file: the table's column, its dotted name there, the file's type of it."""
+    """One leaf column of a file: the table's column, its dotted name in the table, and its type in the file."""
 
     column: Column
     path: str
@@ -55,14 +52,15 @@ def data_file_of_footer(
     schema_id: int | None = None,
     nan_counts: Mapping[int, int] | None = None,
 ) -> DataFile:
-    """What the footer of the Parquet file at `path` says of it, for a table of these columns.
+    """Return the entry of the Parquet file at `path`, from its footer, for a table of these columns.
 
-    Top-level columns and struct fields go by field id; list elements and map keys and values by place, since
-    Spark gives them none. `nan_counts`: exact counts, from who saw the values (footers have none).
+    Top-level columns and struct fields are found by field id. List elements, map keys and map values are found by
+    place, because Spark gives them no ids. `nan_counts` are exact counts by a writer that saw the values; footers have
+    none.
 
-    Raises InvalidInput (`bad_data`) naming file and column for a file that some reader would misread: field
-    ids missing, unknown or doubled, a type that cannot be read as the table's, a required column that is
-    missing or that may hold NULLs, a name that Spark skips, column chunks in other files.
+    Raises InvalidInput (`bad_data`) naming file and column for a file that some reader would misread: missing, unknown
+    or repeated field ids, a type that does not read as the table's, a required column that is missing or may have
+    NULLs, a name that Spark skips, or column chunks in other files.
     """
     try:
         fmt.parse_data_path(path)
@@ -79,7 +77,9 @@ def data_file_of_footer(
     optional: list[tuple[Column, str]] = []
     leaves = list(_struct_leaves(path, list(schema), columns, "", optional))
     if len(leaves) != metadata.num_columns:
-        raise bad_file(path, f"its schema has {metadata.num_columns} leaf columns, {len(leaves)} are known")
+        raise bad_file(
+            path, f"its schema has {metadata.num_columns} leaf columns, but only {len(leaves)} are known"
+        )
     file = _harvest(path, size_bytes, metadata, leaves, schema_id, dict(nan_counts or {}))
     missing = missing_required(columns, file.value_counts, "")
     if missing:
@@ -92,7 +92,7 @@ def data_file_of_footer(
                 path,
                 f"column {where!r} is required, but "
                 + (f"holds {count} NULLs" if count else "the file does not rule out NULLs in it"),
-                "declare it NOT NULL in what writes the file, or remove the NULLs",
+                "declare the column NOT NULL where the file is written, or remove the NULLs",
             )
     return file
 
@@ -108,11 +108,11 @@ def _struct_leaves(
             raise bad_file(
                 path,
                 f"column {where!r} has no field id",
-                "write it through the catalog, or with the ids of the table's schema as field ids",
+                "write the file through the catalog, or with the ids of the table's schema as field ids",
             )
         if number not in by_id:
             raise bad_file(
-                path, f"column {where!r} has field id {number}, which the table lacks there or has twice"
+                path, f"column {where!r} has field id {number}, which is unknown to the table or repeated"
             )
         yield from _leaves(path, field, by_id.pop(number), where, optional)
 
@@ -127,7 +127,7 @@ def _leaves(
     def below(inner: pa.Field, child: Column, name: str) -> Iterator[Leaf]:
         number = field_id(inner)
         if number is not None and number != child.id:
-            raise bad_file(path, f"column {where}.{name} has field id {number}, the table {child.id}")
+            raise bad_file(path, f"column {where}.{name} has field id {number}, but {child.id} in the table")
         return _leaves(path, inner, child, f"{where}.{name}", optional)
 
     if column.type == "STRUCT" and pa.types.is_struct(kind):
@@ -149,7 +149,7 @@ def _leaves(
 
 
 def reads_as(kind: pa.DataType, column: Column) -> bool:
-    """Whether every reader takes a file's leaf type for the table's: the same, or widened without loss."""
+    """Return whether every reader can read a file's leaf type as the table's: equal, or widened without loss."""
     types = pa.types
     match column.type:
         case "INT2" | "INT4" | "INT8":
@@ -175,7 +175,7 @@ def reads_as(kind: pa.DataType, column: Column) -> bool:
 
 
 def _is_zoned(kind: pa.TimestampType) -> bool | None:
-    """None: its zone is no text, so that no reader knows it."""
+    """Return whether a timestamp type has a zone. None means a zone that is no text, which no reader knows."""
     try:
         return kind.tz is not None
     except UnicodeDecodeError:
@@ -196,7 +196,7 @@ def _harvest(
     for index, leaf in enumerate(leaves):
         chunks = [group.column(index) for group in groups]
         if any(chunk.file_path for chunk in chunks):
-            raise bad_file(path, f"column {leaf.path!r} lies in another file")
+            raise bad_file(path, f"column {leaf.path!r} is stored in another file")
         number = leaf.column.id
         sizes[number] = sum(chunk.total_compressed_size for chunk in chunks)
         values[number] = sum(chunk.num_values for chunk in chunks)
@@ -234,8 +234,10 @@ def _harvest(
 def row_group_files(
     file: DataFile, metadata: pq.FileMetaData, columns: Iterable[Column]
 ) -> tuple[DataFile, ...]:
-    """The row groups of a data file, each as if it were a file of its own: what `predicate.judge` takes. Of the leaf
-    `columns`, which are at the top or in structs, they say what the footer says."""
+    """Return the row groups of a data file, each as an entry of its own, for `predicate.judge`.
+
+    They have the footer's statistics of the leaf `columns`, which are at the top level or in structs.
+    """
     wanted = {column.id: column for column in columns}
     found = dict(_leaf_places(list(metadata.schema.to_arrow_schema()), "", itertools.count()))
     leaves = {
@@ -276,7 +278,7 @@ def row_group_files(
 def _leaf_places(
     fields: Iterable[pa.Field], prefix: str, places: Iterator[int]
 ) -> Iterator[tuple[int, tuple[int, str, pa.DataType]]]:
-    """By field id the leaves that are in no list or map: which column of the file, its name, its type."""
+    """Yield the leaves outside of lists and maps by field id: the index in the file, the name and the type."""
     for field in fields:
         kind, number = plain_type(field.type), field_id(field)
         path = prefix + field.name
@@ -313,7 +315,7 @@ def chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
 
 
 def _bounds(leaf: Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes | None, bytes | None]:
-    """Lower and upper bound over all row groups; None where one that holds values has no usable minimum."""
+    """Return the lower and upper bound over all row groups; None where a row group with values has no usable bound."""
     read = raw_reader(leaf)
     lows, highs = [], []
     for chunk in chunks:
@@ -325,7 +327,7 @@ def _bounds(leaf: Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes
         try:
             low, high = read(found.min_raw), read(found.max_raw)
         except (ValueError, TypeError, pa.ArrowException):
-            return None, None  # for example cut in the middle of a character
+            return None, None  # for example, a text cut in the middle of a character
         if low != low or high != high:
             return None, None
         lows.append(low)
@@ -335,7 +337,7 @@ def _bounds(leaf: Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes
     low, high = min(lows), max(highs)
     column = leaf.column
     if column.type in ("FLOAT4", "FLOAT8"):
-        # Zeros of both signs are equal to Parquet's order, so a bound covers both.
+        # Parquet's order takes zeros of both signs for equal, so a bound must cover both.
         low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
     if isinstance(low, str):
         upper = text_upper(high)
@@ -345,11 +347,11 @@ def _bounds(leaf: Leaf, chunks: Iterable[pq.ColumnChunkMetaData]) -> tuple[bytes
     try:
         return encode_bound(column, low), None if high is None else encode_bound(column, high)
     except struct.error:
-        return None, None  # outside the type: no statistics of such values
+        return None, None  # out of the type's range, so not the statistics of its values
 
 
 def raw_reader(leaf: Leaf) -> Callable[[Any], Any]:
-    """From a footer's physical minimum to what `encode_bound` takes."""
+    """Return a function from a footer's physical minimum or maximum to a value for `encode_bound`."""
     if leaf.column.type == "DECIMAL":
         return lambda raw: raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
     if leaf.column.type == "VARCHAR":

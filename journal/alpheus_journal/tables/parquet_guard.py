@@ -1,10 +1,9 @@
-"""The gate for Parquet footers that others wrote: what Arrow's reader must not see is refused before it looks.
+"""The gate for Parquet footers that other programs wrote: it refuses footers that would harm Arrow's reader.
 
-Arrow's Parquet reader checks some of a footer only when a column chunk is asked for, in a call that has no way
-to report an error: a histogram of the wrong length, or a row group with fewer columns than the schema, ends the
-process (seen with pyarrow 26). A schema nested without end exhausts its stack, a minimum that is too short is
-read beyond its end, and a byte of a list can become a kilobyte. So the footer is walked here first, without
-building anything of it.
+Arrow's Parquet reader checks parts of a footer only when a column chunk is requested, in a call that cannot report an
+error. A histogram of the wrong length, or a row group with fewer columns than the schema, ends the process (seen with
+pyarrow 26). A schema nested without end exhausts the stack, a minimum that is too short is read beyond its end, and a
+byte of a list can become a kilobyte. So this module first walks over the footer, without building anything from it.
 """
 
 from __future__ import annotations
@@ -20,53 +19,55 @@ from alpheus_journal.errors import InvalidInput
 
 FOOTER_SIZE_BYTES_MAX = 16 << 20
 SCHEMA_DEPTH_MAX = 100
-"""Levels of the file's schema; a table has fewer than half of them, lists and maps take two each."""
+"""The most levels of a file's schema. A table has fewer than half as many, and lists and maps take two each."""
 
 TAIL_SIZE_BYTES = 8
-"""The size of the footer and the magic, after it."""
+"""The bytes after the footer: its size and the magic."""
 
 _MAGIC = b"PAR1"
 _STRUCT_DEPTH_MAX = 16
 
 
 class _Bad(Exception):
-    """Why the bytes are no footer that may be read."""
+    """The reason why bytes are no footer that may be read."""
 
 
 _NO_FOOTER = (_Bad, pa.ArrowException, OSError, ValueError, TypeError, IndexError)
 
 
 def read_footer(file: BinaryIO, path: str) -> pq.FileMetaData:
-    """The footer of a Parquet file, open for reading in binary and seekable; `path` names it in errors only.
+    """Read the footer of a Parquet file that is open in binary mode and seekable. `path` is used in errors only.
 
-    Raises InvalidInput (`bad_data`) for what is no Parquet file, or a footer that no reader should be given.
-    Afterwards the column chunks and statistics of the result can be asked for.
+    Raises InvalidInput (`bad_data`) for a file that is not Parquet, or a footer that would harm a reader. The column
+    chunks and statistics of the result are safe to read.
     """
     try:
         end = file.seek(0, 2)
         file.seek(max(0, end - TAIL_SIZE_BYTES))
         size = _footer_size(file.read(TAIL_SIZE_BYTES), end)
         file.seek(end - TAIL_SIZE_BYTES - size)
-        return _parsed(file.read(size + TAIL_SIZE_BYTES))
+        return _parse_footer(file.read(size + TAIL_SIZE_BYTES))
     except _NO_FOOTER as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
 def footer_size(tail: bytes, size_bytes: int, path: str) -> int:
-    """How many bytes before the last `TAIL_SIZE_BYTES` of a Parquet file are its footer. `tail`: these, or more before
-    them; `size_bytes`: of the file. Raises as `read_footer`."""
+    """Return the size of a Parquet file's footer, which is before the last `TAIL_SIZE_BYTES`.
+
+    `tail` ends with these last bytes, and `size_bytes` is the file's size. Raises the errors of `read_footer`.
+    """
     try:
         return _footer_size(tail[-TAIL_SIZE_BYTES:], size_bytes)
     except _Bad as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
 def footer_of_end(end: bytes, path: str) -> pq.FileMetaData:
-    """The footer that the end of a Parquet file is: `footer_size` and the bytes after it. Raises as `read_footer`."""
+    """Parse the end of a Parquet file: the footer and the bytes after it. Raises the errors of `read_footer`."""
     try:
-        return _parsed(end)
+        return _parse_footer(end)
     except _NO_FOOTER as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
 def _footer_size(tail: bytes, end: int) -> int:
@@ -78,12 +79,12 @@ def _footer_size(tail: bytes, end: int) -> int:
     return size
 
 
-def _parsed(end: bytes) -> pq.FileMetaData:
+def _parse_footer(end: bytes) -> pq.FileMetaData:
     check_footer(end[:-TAIL_SIZE_BYTES])
     return pq.read_metadata(pa.BufferReader(_MAGIC + end))
 
 
-def _unreadable(path: str, error: Exception) -> InvalidInput:
+def _unreadable_error(path: str, error: Exception) -> InvalidInput:
     return InvalidInput(
         f"data file {path[:300]} has no readable Parquet footer: {str(error)[:200]}",
         kind="bad_data",
@@ -92,18 +93,18 @@ def _unreadable(path: str, error: Exception) -> InvalidInput:
 
 
 def check_footer(footer: bytes) -> None:
-    """Raises a private error for a footer (a serialized FileMetaData) that must not be given to Arrow."""
+    """Check a footer, a serialized FileMetaData. Raises a private error for one that must not be given to Arrow."""
     reader = _Compact(footer)
     leaves: list[_Leaf] = []
     for number, kind in reader.fields():
         if number == 2:
-            leaves = _schema(reader, kind)
+            leaves = _read_schema(reader, kind)
         elif number == 4:
             for _ in reader.elements(kind, _STRUCT):
-                _row_group(reader, leaves)
+                _check_row_group(reader, leaves)
         elif number == 5:
             for _ in reader.elements(kind, _STRUCT):
-                _needs(reader, {1})
+                _require_fields(reader, {1})
         elif number in (8, 9):
             raise _Bad("it is encrypted")
         else:
@@ -113,10 +114,10 @@ def check_footer(footer: bytes) -> None:
 
 
 class _Leaf(msgspec.Struct, frozen=True):
-    """A column that holds values, as the schema says."""
+    """A leaf column of the schema."""
 
     kind: int
-    width: int  # bytes of a value, 0 where it varies
+    width: int  # bytes of a value, or 0 where the size varies
     definition_levels: int
     repetition_levels: int
 
@@ -126,7 +127,7 @@ _I32, _I64, _BINARY, _LIST, _SET, _STRUCT = 5, 6, 8, 9, 10, 12
 
 
 class _Compact:
-    """Walks over one struct. IndexError at the end of the bytes."""
+    """Walks over one struct. Raises IndexError at the end of the bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -134,7 +135,7 @@ class _Compact:
         self._depth = 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """(number, type) of each field of the struct here; the caller goes over its value before the next."""
+        """Yield the number and type of each field of the struct here. The caller must walk over each field's value."""
         self._depth += 1
         if self._depth > _STRUCT_DEPTH_MAX:
             raise _Bad("its structs are nested too deep")
@@ -148,14 +149,14 @@ class _Compact:
         self._depth -= 1
 
     def elements(self, kind: int, wanted: int = 0) -> Iterator[int]:
-        """The type of each element of the list here; the caller goes over its value before the next."""
+        """Yield the type of each element of the list here. The caller must walk over each element."""
         if kind not in (_LIST, _SET):
             raise _Bad("a field is no list")
         head = self.byte()
         count = head >> 4
         if count == 15:
             count = self.varint()
-        if count > len(self.data) - self.place:  # each takes a byte at least
+        if count > len(self.data) - self.place:  # each element takes at least a byte
             raise _Bad("a list claims more elements than there are bytes")
         if wanted and count and head & 15 != wanted:
             raise _Bad("a list holds values of another type")
@@ -183,19 +184,19 @@ class _Compact:
         return (value >> 1) ^ -(value & 1)
 
     def int32(self, kind: int) -> int:
-        if kind != _I32:  # Arrow passes over a field of another type, and takes it for absent
+        if kind != _I32:  # Arrow skips a field of another type, and takes it for absent
             raise _Bad("a field is no number of 32 bits")
         return self.integer()
 
     def jump(self, size: int) -> int:
-        """Goes over `size` bytes, and returns `size`."""
+        """Walk over `size` bytes, and return `size`."""
         self.place += size
         if self.place > len(self.data):
             raise _Bad("it is cut off")
         return size
 
     def binary(self, kind: int) -> int:
-        """Goes over bytes or text here, and returns their size."""
+        """Walk over the bytes or text here, and return the size."""
         if kind != _BINARY:
             raise _Bad("a field is no text")
         return self.jump(self.varint())
@@ -203,7 +204,7 @@ class _Compact:
     def skip(self, kind: int, *, element: bool = False) -> None:
         match kind:
             case 1 | 2:
-                self.jump(1 if element else 0)  # a field's boolean is in its type
+                self.jump(1 if element else 0)  # a boolean field has its value in the type
             case 3:
                 self.jump(1)
             case 4 | 5 | 6:
@@ -226,8 +227,11 @@ class _Compact:
                 raise _Bad(f"it has a value of type {kind}, which no footer has")
 
 
-def _needs(reader: _Compact, numbers: set[int], also: Callable[[int, int], bool] | None = None) -> None:
-    """Goes over a struct that has the fields `numbers`. `also` may take a field itself: True when it did."""
+def _require_fields(
+    reader: _Compact, numbers: set[int], also: Callable[[int, int], bool] | None = None
+) -> None:
+    """Walk over a struct that must have the fields `numbers`. `also` may walk over a field itself, and returns whether
+    it did."""
     missing = set(numbers)
     for number, kind in reader.fields():
         missing.discard(number)
@@ -238,13 +242,13 @@ def _needs(reader: _Compact, numbers: set[int], also: Callable[[int, int], bool]
 
 
 _FIXED = 7
-_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 0}  # by physical type; 7 has the width of its column
+_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 0}  # by physical type; type 7 has the width of its column
 
 
-def _schema(reader: _Compact, kind: int) -> list[_Leaf]:
-    """The leaves of the schema, which is a tree laid out depth first."""
+def _read_schema(reader: _Compact, kind: int) -> list[_Leaf]:
+    """Return the leaves of the schema, which is a tree stored depth first."""
     leaves: list[_Leaf] = []
-    open_groups: list[list[int]] = []  # children to come, definition levels, repetition levels
+    open_groups: list[list[int]] = []  # number of remaining children, definition levels, repetition levels
     first = True
     for _ in reader.elements(kind, _STRUCT):
         values: dict[int, int] = {}
@@ -254,7 +258,7 @@ def _schema(reader: _Compact, kind: int) -> list[_Leaf]:
                 into[number] = reader.int32(kind)
             return number in (1, 2, 3, 5)
 
-        _needs(reader, {4}, take)
+        _require_fields(reader, {4}, take)
         while open_groups and not open_groups[-1][0]:
             open_groups.pop()
         if not first and not open_groups:
@@ -289,7 +293,7 @@ def _schema(reader: _Compact, kind: int) -> list[_Leaf]:
     return leaves
 
 
-def _row_group(reader: _Compact, leaves: list[_Leaf]) -> None:
+def _check_row_group(reader: _Compact, leaves: list[_Leaf]) -> None:
     def take(number: int, kind: int) -> bool:
         if number != 1:
             return False
@@ -297,23 +301,23 @@ def _row_group(reader: _Compact, leaves: list[_Leaf]) -> None:
         for _ in reader.elements(kind, _STRUCT):
             if count >= len(leaves):
                 raise _Bad("a row group has more columns than the schema")
-            _chunk(reader, leaves[count])
+            _check_chunk(reader, leaves[count])
             count += 1
         if count < len(leaves):
             raise _Bad("a row group has fewer columns than the schema")
         return True
 
-    _needs(reader, {1, 2, 3}, take)
+    _require_fields(reader, {1, 2, 3}, take)
 
 
-def _chunk(reader: _Compact, leaf: _Leaf) -> None:
+def _check_chunk(reader: _Compact, leaf: _Leaf) -> None:
     def take(number: int, kind: int) -> bool:
         if number in (8, 9):
             raise _Bad("a column is encrypted")
         if number == 3:
             if kind != _STRUCT:
                 raise _Bad("a column has no metadata")
-            _needs(reader, {1, 2, 3, 4, 5, 6, 7, 9}, of_metadata)
+            _require_fields(reader, {1, 2, 3, 4, 5, 6, 7, 9}, of_metadata)
         return number == 3
 
     def of_metadata(number: int, kind: int) -> bool:
@@ -321,9 +325,9 @@ def _chunk(reader: _Compact, leaf: _Leaf) -> None:
             if reader.int32(kind) != leaf.kind:
                 raise _Bad("a column chunk has another type than the schema")
         elif number == 12 and kind == _STRUCT:
-            _needs(reader, set(), of_statistics)
+            _require_fields(reader, set(), of_statistics)
         elif number == 16 and kind == _STRUCT:
-            _needs(reader, set(), of_sizes)
+            _require_fields(reader, set(), of_sizes)
         else:
             return False
         return True
@@ -349,4 +353,4 @@ def _chunk(reader: _Compact, leaf: _Leaf) -> None:
                 raise _Bad(f"a histogram has {count} places for {levels} levels")
         return number in (2, 3)
 
-    _needs(reader, {3}, take)
+    _require_fields(reader, {3}, take)

@@ -1,8 +1,8 @@
-"""Partition specs and sort orders of native tables: their rules, their text, the values of rows and files (FORMAT.md,
-"Partitions and sort orders"). Pure.
+"""Partition specs and sort orders of native tables: rules, texts, and values of rows and files (FORMAT.md, "Partitions
+and sort orders"). Pure.
 
-A partition's value is in `encode_bound`'s form of the transform's result: the column's own for IDENTITY, int32 days,
-months or years since 1970-01-01 (UTC) for DAY, MONTH and YEAR; None for NULL.
+A partition's value is the transform's result in the form of `encode_bound`, or None for NULL. The result is the
+column's value for IDENTITY, and int32 days, months or years since 1970-01-01 (UTC) for DAY, MONTH and YEAR.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PARTITION_TEXT = re.compile(r"(identity|day|month|year)\s*\((.*)\)", re.IGNOREC
 _SORT_TEXT = re.compile(r"(.*?)(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?", re.IGNORECASE | re.DOTALL)
 
 
-def _refuse(reason: str, hint: str = "") -> InvalidInput:
+def _schema_error(reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(reason, kind="bad_schema", hint=hint)
 
 
@@ -48,48 +48,52 @@ def _refuse(reason: str, hint: str = "") -> InvalidInput:
 
 
 def check_partition_spec(spec: Sequence[PartitionField], columns: Sequence[Column]) -> None:
-    """Raises InvalidInput (`bad_schema`) naming the column, for one that is not there, is there twice, is no leaf at
-    the top, or is of a type that the transform does not take."""
-    by_id = _keys(spec, columns, "partition")
+    """Refuse a partition spec that the columns do not allow. Raises InvalidInput (`bad_schema`) naming the column.
+
+    Every key must be a top-level leaf column, only once, of a type that the transform takes.
+    """
+    by_id = _check_keys(spec, columns, "partition")
     for field in spec:
         column = by_id[field.column_id]
         if field.transform not in TRANSFORMS:
-            raise _refuse(f"column {column.name!r}: there is no partition transform {field.transform[:80]!r}")
+            raise _schema_error(
+                f"column {column.name!r}: there is no partition transform {field.transform[:80]!r}"
+            )
         if field.transform == "IDENTITY" and column.type in ("FLOAT4", "FLOAT8"):
-            raise _refuse(
+            raise _schema_error(
                 f"column {column.name!r} of type {type_text(column)} cannot be a partition key",
-                "its values are too many, and NaN and -0.0 have no one place: partition by another column",
+                "partition by another column: a float has too many values, and NaN and -0.0 have no fixed place",
             )
         if field.transform != "IDENTITY" and column.type not in _OF_TIME:
-            raise _refuse(
+            raise _schema_error(
                 f"column {column.name!r} of type {type_text(column)} has no {field.transform.lower()}",
-                "day, month and year are of dates and timestamps: partition by its value",
+                "partition by its value: only dates and timestamps have a day, month and year",
             )
 
 
 def check_sort_order(order: Sequence[SortField], columns: Sequence[Column]) -> None:
-    """As `check_partition_spec`; any leaf has an order."""
-    _keys(order, columns, "sort")
+    """Refuse a sort order that the columns do not allow; see `check_partition_spec`. Any leaf type can be sorted by."""
+    _check_keys(order, columns, "sort")
 
 
-def _keys(
+def _check_keys(
     fields: Sequence[PartitionField] | Sequence[SortField], columns: Sequence[Column], what: str
 ) -> dict[int, Column]:
     if len(fields) > fmt.KEYS_COUNT_MAX:
-        raise _refuse(f"{len(fields)} {what} keys, {fmt.KEYS_COUNT_MAX} at most")
+        raise _schema_error(f"{len(fields)} {what} keys, at most {fmt.KEYS_COUNT_MAX} are allowed")
     by_id = {column.id: column for column in columns}
     seen: set[int] = set()
     for field in fields:
         column = by_id.get(field.column_id)
         if column is None:
-            raise _refuse(f"the {what} key {field.column_id} is the id of no top-level column")
+            raise _schema_error(f"the {what} key {field.column_id} is the id of no top-level column")
         if column.children():
-            raise _refuse(
+            raise _schema_error(
                 f"column {column.name!r} of type {type_text(column)} cannot be a {what} key",
-                "keys are top-level columns of simple types",
+                "choose a top-level column of a simple type",
             )
         if column.id in seen:
-            raise _refuse(f"column {column.name!r} is a {what} key twice")
+            raise _schema_error(f"column {column.name!r} is a {what} key twice")
         seen.add(column.id)
     return by_id
 
@@ -98,46 +102,51 @@ def _keys(
 
 
 def parse_partition_by(texts: Sequence[str], columns: Sequence[Column]) -> tuple[PartitionField, ...]:
-    """The spec of texts such as `country`, `day(ts)`, "month(`odd name`)". Raises as `check_partition_spec`."""
+    """Parse texts such as `country`, `day(ts)`, "month(`odd name`)". Raises the errors of `check_partition_spec`."""
     spec = []
-    for text in _texts(texts, "partition_by"):
+    for text in _check_texts(texts, "partition_by"):
         match = _PARTITION_TEXT.fullmatch(text.strip())
         transform, name = (match[1].upper(), match[2]) if match else ("IDENTITY", text)
-        spec.append(PartitionField(_column_named(name, columns, text, _PARTITION_HINT).id, transform))
+        spec.append(PartitionField(_find_column(name, columns, text, _PARTITION_HINT).id, transform))
     check_partition_spec(spec, columns)
     return tuple(spec)
 
 
 def parse_sort_by(texts: Sequence[str], columns: Sequence[Column]) -> tuple[SortField, ...]:
-    """The order of texts such as `id`, `ts desc`, `ts desc nulls last`. NULLs come first where ascending and last where
-    descending, as in Spark, unless the text says so. Raises as `check_sort_order`."""
+    """Parse texts such as `id`, `ts desc`, `ts desc nulls last`.
+
+    Without a word on NULLs they come first in ascending and last in descending order, as in Spark. Raises the errors of
+    `check_sort_order`.
+    """
     order = []
-    for text in _texts(texts, "sort_by"):
+    for text in _check_texts(texts, "sort_by"):
         match = _SORT_TEXT.fullmatch(text.strip())
         assert match is not None, "every text matches"
         descending = (match[2] or "").lower() == "desc"
         nulls_last = match[3].lower() == "last" if match[3] else descending
-        column = _column_named(match[1], columns, text, _SORT_HINT)
+        column = _find_column(match[1], columns, text, _SORT_HINT)
         order.append(SortField(column.id, descending, nulls_last))
     check_sort_order(order, columns)
     return tuple(order)
 
 
-def _texts(texts: Sequence[str], what: str) -> Sequence[str]:
+def _check_texts(texts: Sequence[str], what: str) -> Sequence[str]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput(
-            f"{what} is no list of texts", kind="bad_argument", hint='as in ["country", "day(ts)"]'
+            f"{what} is no list of texts",
+            kind="bad_argument",
+            hint='give a list such as ["country", "day(ts)"]',
         )
     return texts
 
 
-_PARTITION_HINT = 'a key is a column, or identity, day, month or year of one, as in "day(ts)"'
-_SORT_HINT = 'a key is a column, then asc or desc, then nulls first or last, as in "ts desc nulls last"'
+_PARTITION_HINT = 'name a column, or identity, day, month or year of one, as in "day(ts)"'
+_SORT_HINT = 'name a column, then asc or desc, then nulls first or last, as in "ts desc nulls last"'
 _MORE_THAN_A_NAME = re.compile(r"[\s(]")
 
 
-def _column_named(name: str, columns: Sequence[Column], text: str, form: str) -> Column:
-    """`form`: what a text may be, for one that says more than a name."""
+def _find_column(name: str, columns: Sequence[Column], text: str, form: str) -> Column:
+    """Return the column of a name. `form` says what a text may be, and joins the hint for more than a name."""
     name = name.strip()
     if len(name) > 1 and name[0] == name[-1] == "`":
         name = name[1:-1].replace("``", "`")
@@ -148,7 +157,7 @@ def _column_named(name: str, columns: Sequence[Column], text: str, form: str) ->
     hint = f"it is called {like!r}" if like else f"there are {', '.join(c.name for c in columns)[:500]}"
     if not like and _MORE_THAN_A_NAME.search(name):
         hint = f"{form}; {hint}"
-    raise _refuse(f"{text[:200]!r}: there is no top-level column {name[:200]!r}", hint)
+    raise _schema_error(f"{text[:200]!r}: there is no top-level column {name[:200]!r}", hint)
 
 
 def _name(column: Column) -> str:
@@ -158,39 +167,39 @@ def _name(column: Column) -> str:
 
 
 def partition_text(field: PartitionField, columns: Sequence[Column]) -> str:
-    """`country`, `day(ts)`: what `parse_partition_by` reads. `columns` has the key's."""
-    name = _name(_of(field.column_id, columns))
+    """Return a key as `parse_partition_by` reads it, such as `country` or `day(ts)`. `columns` has the key's column."""
+    name = _name(_column_of(field.column_id, columns))
     return name if field.transform == "IDENTITY" else f"{field.transform.lower()}({name})"
 
 
 def sort_text(field: SortField, columns: Sequence[Column]) -> str:
-    """`id`, `ts desc`, `ts desc nulls first`: what `parse_sort_by` reads."""
-    text = _name(_of(field.column_id, columns)) + (" desc" if field.descending else "")
+    """Return a key as `parse_sort_by` reads it, such as `id`, `ts desc` or `ts desc nulls first`."""
+    text = _name(_column_of(field.column_id, columns)) + (" desc" if field.descending else "")
     if field.nulls_last != field.descending:
         text += f" nulls {'last' if field.nulls_last else 'first'}"
     return text
 
 
-def _of(number: int, columns: Sequence[Column]) -> Column:
+def _column_of(number: int, columns: Sequence[Column]) -> Column:
     return next(column for column in columns if column.id == number)
 
 
 def describe(
     spec: Sequence[PartitionField], columns: Sequence[Column], partition: Mapping[int, bytes | None]
 ) -> str:
-    """A partition as a person reads it: `country=DE/day(ts)=2026-03-01`; NULL is `NULL`, text and bytes are cut to 64.
+    """Describe a partition: `country=DE/day(ts)=2026-03-01`. NULL is `NULL`; texts and bytes are cut to 64.
 
-    Raises ValueError for a value that is none of its key's type.
+    Raises ValueError for a value that does not have its key's type.
     """
     parts = []
     for field in spec:
-        value = value_text(field, _of(field.column_id, columns), partition[field.column_id])
+        value = value_text(field, _column_of(field.column_id, columns), partition[field.column_id])
         parts.append(f"{partition_text(field, columns)}={value}")
     return "/".join(parts)
 
 
 def value_text(field: PartitionField, column: Column, value: bytes | None) -> str:
-    """One value of `describe`."""
+    """Describe one value of a partition; see `describe`."""
     if value is None:
         return "NULL"
     found = decode_value(field, column, value)
@@ -223,22 +232,22 @@ def _day_text(days: int) -> str:
 
 
 def result_column(field: PartitionField, column: Column) -> Column:
-    """The column as the transform leaves it: what `encode_bound` and `decode_bound` take for the key's values."""
+    """Return the column of the transform's result, for encoding and decoding the key's values."""
     return column if field.transform == "IDENTITY" else _INT4
 
 
 def result_type(field: PartitionField, column: Column) -> pa.DataType:
-    """Of the values of `partition_arrays`."""
+    """Return the Arrow type of the key's values in `partition_arrays`."""
     return leaf_arrow_type(result_column(field, column), column.name)
 
 
 def decode_value(field: PartitionField, column: Column, data: bytes) -> Bound:
-    """The value of a stored one, in the units of `decode_bound`. Raises ValueError."""
+    """Decode a stored partition value, in the units of `decode_bound`. Raises ValueError."""
     return decode_bound(result_column(field, column), data)
 
 
-def transformed(field: PartitionField, column: Column, value: Bound) -> Bound:
-    """The key's value for a value of the column, in the units of `decode_bound`."""
+def apply_transform(field: PartitionField, column: Column, value: Bound) -> Bound:
+    """Return the key's value for a column's value, both in the units of `decode_bound`."""
     if field.transform == "IDENTITY":
         return value
     assert isinstance(value, int)
@@ -250,19 +259,21 @@ def transformed(field: PartitionField, column: Column, value: Bound) -> Bound:
 
 
 def value_of(field: PartitionField, column: Column, value: Bound | None) -> bytes | None:
-    """The partition value of a value of the column in the units of `decode_bound`; None for NULL."""
+    """Return the stored partition value for a column's value in the units of `decode_bound`; None for NULL."""
     if value is None:
         return None
-    return _encoded(field, column, transformed(field, column, value))
+    return _encode_value(field, column, apply_transform(field, column, value))
 
 
-def _encoded(field: PartitionField, column: Column, result: Bound) -> bytes:
+def _encode_value(field: PartitionField, column: Column, result: Bound) -> bytes:
     return encode_bound(result_column(field, column), unscaled(column, result))
 
 
 def _months(days: int) -> int:
-    """Months from 1970-01 to a day's month, in the proleptic Gregorian calendar: of all days, not of those alone that
-    Python's `date` has."""
+    """Return the months from 1970-01 to a day's month, in the proleptic Gregorian calendar.
+
+    Also works for days that Python's `date` does not have.
+    """
     era, day = divmod(days + _DAYS_TO_1970, _ERA_DAYS)  # an era is 400 years from a 1st of March
     year = (day - day // 1460 + day // 36524 - day // 146096) // 365
     month = (5 * (day - (365 * year + year // 4 - year // 100)) + 2) // 153  # 0: March
@@ -271,24 +282,24 @@ def _months(days: int) -> int:
 
 _ERA_DAYS = 146_097
 _DAYS_TO_1970 = 719_468  # since 0000-03-01
-_ERAS_SHIFT = 14_700  # makes days of any int32 positive, where Arrow's division rounds as Python's
+_ERAS_SHIFT = 14_700  # makes the days of any int32 positive, where Arrow's division rounds like Python's
 
 
 def partition_arrays(
     spec: Sequence[PartitionField], columns: Sequence[Column], batch: pa.RecordBatch
 ) -> list[pa.Array]:
-    """The values of each row, one array a key in the order of `spec`, of `result_type`; NULL where the column is.
+    """Return the keys' values of each row: one array of `result_type` for each key of `spec`, NULL where the column is.
 
     `batch` has the table's columns, typed as they are, in the order of `columns`.
     """
     place = {column.id: index for index, column in enumerate(columns)}
     return [
-        _transformed_array(field, columns[place[field.column_id]], batch.column(place[field.column_id]))
+        _transform_array(field, columns[place[field.column_id]], batch.column(place[field.column_id]))
         for field in spec
     ]
 
 
-def _transformed_array(field: PartitionField, column: Column, array: pa.Array) -> pa.Array:
+def _transform_array(field: PartitionField, column: Column, array: pa.Array) -> pa.Array:
     if field.transform == "IDENTITY":
         return array
     if column.type == "DATE":
@@ -302,14 +313,14 @@ def _transformed_array(field: PartitionField, column: Column, array: pa.Array) -
 
 
 def _floor(array: pa.Array, divisor: int) -> pa.Array:
-    """Arrow rounds to zero."""
+    """Divide and round down. Arrow's division rounds to zero."""
     quotient = pc.divide(array, divisor)
     below = pc.less(pc.subtract(array, pc.multiply(quotient, divisor)), 0)
     return pc.subtract(quotient, below.cast(pa.int64()))
 
 
 def _months_array(days: pa.Array) -> pa.Array:
-    """As `_months`."""
+    """Return the months of days; see `_months`."""
 
     def over(array: pa.Array, divisor: int) -> pa.Array:
         return pc.divide(array, divisor)
@@ -330,18 +341,22 @@ def _months_array(days: pa.Array) -> pa.Array:
 
 
 def flaw_of_partition(spec: Sequence[PartitionField], columns: Sequence[Column], file: DataFile) -> str:
-    """Why a data file cannot be in the partition that it names, or empty: the keys are the spec's, and all that is
-    known of the values (bounds, NULLs, a column that the file lacks) lies in it."""
+    """Return why a data file cannot be in the partition that it names, or "" when it can.
+
+    The partition must have the keys of the spec. The file's bounds, NULLs and missing columns must fit the partition.
+    """
     if file.partition.keys() != {field.column_id for field in spec}:
         have = ", ".join(map(str, sorted(file.partition))) or "none"
         want = ", ".join(str(field.column_id) for field in spec) or "none"
-        return f"its partition has the column ids {have}, the table's partitions {want}"
+        return f"its partition has the column ids {have}, but the table's partitions have {want}"
     for field in spec:
-        column = _of(field.column_id, columns)
+        column = _column_of(field.column_id, columns)
         value = file.partition[column.id]
         try:
-            if value is not None and value != _encoded(field, column, decode_value(field, column, value)):
-                raise ValueError("its value is not in the form that values have")
+            if value is not None and value != _encode_value(
+                field, column, decode_value(field, column, value)
+            ):
+                raise ValueError("its value is not in the stored form of such values")
             find_flaw = _flaw_of_values if column.id in file.value_counts else _flaw_of_absent
             flaw = find_flaw(field, column, value, file)
         except ValueError as error:
@@ -352,12 +367,12 @@ def flaw_of_partition(spec: Sequence[PartitionField], columns: Sequence[Column],
 
 
 def _flaw_of_absent(field: PartitionField, column: Column, value: bytes | None, file: DataFile) -> str:
-    """Of a file without the column: all its rows have the initial default."""
+    """Return the flaw of a file without the column, whose rows all have the initial default."""
     default = column.initial_default
     all_have = None if default is None else value_of(field, column, decode_bound(column, default))
     if value == all_have or not file.row_count:
         return ""
-    return f"the file lacks the column, so that its rows have {value_text(field, column, all_have)}"
+    return f"the file lacks the column, so its rows have {value_text(field, column, all_have)}"
 
 
 def _flaw_of_values(field: PartitionField, column: Column, value: bytes | None, file: DataFile) -> str:
@@ -365,22 +380,22 @@ def _flaw_of_values(field: PartitionField, column: Column, value: bytes | None, 
     lower, upper = file.lower_bounds.get(column.id), file.upper_bounds.get(column.id)
     if value is None:
         if lower is not None or upper is not None or (nulls is not None and nulls != file.row_count):
-            return "it is of NULL, the file holds values"
+            return "its value is NULL, but the file holds values"
         return ""
     if nulls:
-        return f"it is of {value_text(field, column, value)}, the file holds {nulls} NULLs"
+        return f"its value is {value_text(field, column, value)}, but the file holds {nulls} NULLs"
     found = decode_value(field, column, value)
     for bound, widest in ((lower, _lowest), (upper, _highest)):
         if bound is None:
             continue
         own = decode_bound(column, bound)
-        if transformed(field, column, own) != found and own != widest(found):
-            return f"it is of {value_text(field, column, value)}, the file's bounds lie outside"
+        if apply_transform(field, column, own) != found and own != widest(found):
+            return f"its value is {value_text(field, column, value)}, but the file's bounds are outside of it"
     return ""
 
 
 def _lowest(value: Bound) -> Bound | None:
-    """A bound that was cut is not the value itself."""
+    """Return the lower bound of a file that only has `value`. A cut bound is not the value itself."""
     return value[:BOUND_CODE_POINTS_MAX] if isinstance(value, str | bytes) else value
 
 

@@ -1,8 +1,8 @@
-"""Whether a manifest entry and its data file tell the same: by the file's footer, or by its values (FORMAT.md, "Native
-tables"). Pure: footers and batches come read, what differs goes out as text.
+"""Compare a manifest entry with its data file, by the file's footer or by its values (FORMAT.md, "Native tables").
 
-An entry is what readers plan by. It may say less than the file (a count or bound that is not known) and its bounds may
-be wider, so these are compared by containment; what it says of the number of rows, values and NULLs must be exact.
+Pure: footers and batches are read by the caller, and differences are returned as text. Readers plan by the entry. The
+entry may say less than the file, and its bounds may be wider, so bounds are compared by containment. Its numbers of
+rows, values and NULLs must be exact.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ from alpheus_journal.tables.parquet_footer import Leaf, chunk_start, null_count_
 from alpheus_journal.tables.partitions import flaw_of_partition
 
 _CUT_SIZE_BYTES = 64
-"""Other writers cut the texts of their statistics at so many bytes, the larger one then raised."""
+"""The size at which other writers cut texts in their statistics. They then raise a cut maximum."""
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A leaf column of a file. `number`: None where neither the file nor the table has an id for it; `column`: the
-    table's, None where it has none (any more) or one of another type; `is_repeated`: below a list or map."""
+    """A leaf column of a file.
+
+    - `number` is None where neither the file nor the table has an id for the column.
+    - `column` is the table's column, or None where the table has none, has dropped it, or has another type.
+    - `is_repeated` is True below a list or map.
+    """
 
     number: int | None
     path: str
@@ -53,11 +57,11 @@ class _Found(msgspec.Struct, frozen=True):
 def footer_differences(
     file: DataFile, size_bytes: int, metadata: pq.FileMetaData, table: TableDef
 ) -> list[str]:
-    """What the entry and the footer of a data file say differently; empty when nothing does.
+    """Return the differences between the entry and the footer of a data file, or an empty list.
 
-    Rows, ids and types of columns, values, NULLs and bytes of each column, where row groups begin, the partition.
-    Bounds: that none of the footer's minima and maxima lies outside. Of columns that the table has no more only counts
-    are compared. What footers do not tell (NaNs, statistics that the writer left out) cannot be.
+    Compares the rows, the ids and types of columns, the values, NULLs and bytes of each column, the starts of row
+    groups and the partition. No minimum or maximum of the footer may be outside of the entry's bounds. Of columns that
+    the table has dropped only counts are compared. NaNs, and statistics that the writer left out, are not compared.
     """
     problems: list[str] = []
     if size_bytes != file.size_bytes:
@@ -70,10 +74,10 @@ def footer_differences(
         return [*problems, f"has a schema that cannot be read: {str(error)[:200]}"]
     misfits: list[str] = []
     leaves = list(_leaves_of(list(schema), table.columns, "", False, misfits))
-    problems += misfits or _strays(leaves, table)
+    problems += misfits or _find_strays(leaves, table)
     if len(leaves) != metadata.num_columns:
         return [*problems, f"has {metadata.num_columns} leaf columns, of which {len(leaves)} are known"]
-    problems += _missing(file, leaves)
+    problems += _find_missing(file, leaves)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     if sum(group.num_rows for group in groups) != metadata.num_rows:
         problems.append("has row groups that do not add up to its rows")
@@ -95,21 +99,24 @@ def footer_differences(
             ("NULLs", nulls.get(leaf.number), file.null_counts),
             ("bytes", sum(chunk.total_compressed_size for chunk in chunks), file.column_sizes),
         ):
-            problems += _count_differs(leaf, what, counted, told)
+            problems += _compare_count(leaf, what, counted, told)
         found = _bounds_of(leaf, chunks)
         if found is not None:
             bounds[leaf.number] = found
-            problems += _outside(file, leaf, *found, is_cut=True)
+            problems += _find_outside(file, leaf, *found, is_cut=True)
     if file.partition.keys() == {field.column_id for field in table.partition_spec}:
         flaw = _flaw_of_partition(file, leaves, nulls, bounds, table)
         if flaw:
-            problems.append(f"does not lie where its entry says: {flaw}")
+            problems.append(f"is not in the partition of its entry: {flaw}")
     return problems
 
 
 def value_differences(file: DataFile, batches: Iterable[pa.RecordBatch], table: TableDef) -> list[str]:
-    """What the entry and the values of a data file say differently: rows, and of leaf columns outside lists and maps
-    NULLs, NaNs and bounds. Raises what reading the batches raises."""
+    """Return the differences between the entry and the values of a data file.
+
+    Compares the rows, and the NULLs, NaNs and bounds of leaf columns outside of lists and maps. Raises the error of
+    reading the batches.
+    """
     problems: list[str] = []
     rows = 0
     seen: dict[int, _Seen] = {}
@@ -123,10 +130,10 @@ def value_differences(file: DataFile, batches: Iterable[pa.RecordBatch], table: 
     if rows != file.row_count:
         problems.append(f"has {rows} rows, not {file.row_count}")
     for one in seen.values():
-        problems += _count_differs(one.leaf, "NULLs", one.nulls, file.null_counts)
-        problems += _count_differs(one.leaf, "NaNs", one.nans, file.nan_counts)
+        problems += _compare_count(one.leaf, "NULLs", one.nulls, file.null_counts)
+        problems += _compare_count(one.leaf, "NaNs", one.nans, file.nan_counts)
         if one.low is not None and one.high is not None:
-            problems += _outside(file, one.leaf, one.low, one.high, is_cut=False)
+            problems += _find_outside(file, one.leaf, one.low, one.high, is_cut=False)
     return problems
 
 
@@ -136,7 +143,7 @@ def value_differences(file: DataFile, batches: Iterable[pa.RecordBatch], table: 
 def _leaves_of(
     fields: list[pa.Field], columns: Sequence[Column], prefix: str, is_repeated: bool, problems: list[str]
 ) -> Iterator[_Found]:
-    """The leaves of a file's schema, or of a struct, in order."""
+    """Yield the leaves of a file's schema or of a struct, in order."""
     by_id = {column.id: column for column in columns}
     seen: set[int] = set()
     for field in fields:
@@ -183,7 +190,7 @@ def _leaves(
 
 
 def _below(field: pa.Field, column: Column | None, path: str, problems: list[str]) -> Iterator[_Found]:
-    """Of what a list or map holds; who writes may have given it no id."""
+    """Yield the leaves inside a list or map. The writer may have given the inner field no id."""
     number = field_id(field)
     if column is not None:
         if number not in (None, column.id):
@@ -192,26 +199,25 @@ def _below(field: pa.Field, column: Column | None, path: str, problems: list[str
     return _leaves(field, number, column, path, True, problems)
 
 
-def _strays(leaves: Sequence[_Found], table: TableDef) -> Iterator[str]:
-    """Columns of the table that lie in the file where no reader looks for them: in a struct, list or map that is none
-    of the table's."""
+def _find_strays(leaves: Sequence[_Found], table: TableDef) -> Iterator[str]:
+    """Yield columns of the table that the file has in another struct, list or map, where no reader looks for them."""
     ids = {column.id for column in walk_columns(table.columns)}
     for leaf in leaves:
         if leaf.column is None and leaf.number in ids:
             yield f"has {leaf.label} in another column than the table"
 
 
-def _missing(file: DataFile, leaves: Sequence[_Found]) -> Iterator[str]:
+def _find_missing(file: DataFile, leaves: Sequence[_Found]) -> Iterator[str]:
     for leaf in leaves:
         if leaf.number is not None and leaf.number not in file.value_counts:
             yield f"has {leaf.label}, which its entry does not name"
     absent = sorted(file.value_counts.keys() - {leaf.number for leaf in leaves})
-    nameless = sum(leaf.number is None for leaf in leaves)  # in lists and maps that the table has no more
+    nameless = sum(leaf.number is None for leaf in leaves)  # in lists and maps that the table has dropped
     if len(absent) > nameless:
         yield f"lacks the column ids {', '.join(map(str, absent[:10]))}, which its entry names"
 
 
-def _count_differs(leaf: _Found, what: str, counted: int | None, told: Mapping[int, int]) -> Iterator[str]:
+def _compare_count(leaf: _Found, what: str, counted: int | None, told: Mapping[int, int]) -> Iterator[str]:
     assert leaf.number is not None
     if counted is not None and told.get(leaf.number, counted) != counted:
         yield f"has {counted} {what} in {leaf.label}, not {told[leaf.number]}"
@@ -221,7 +227,7 @@ def _count_differs(leaf: _Found, what: str, counted: int | None, told: Mapping[i
 
 
 def _bounds_of(leaf: _Found, chunks: Sequence[pq.ColumnChunkMetaData]) -> tuple[Bound, Bound] | None:
-    """The least minimum and the greatest maximum that the footer tells; None: none, or none that can be understood."""
+    """Return the least minimum and the greatest maximum of the footer, or None when it has none that is understood."""
     if leaf.column is None:
         return None
     read = raw_reader(Leaf(leaf.column, leaf.path, leaf.kind))
@@ -244,12 +250,12 @@ def _bounds_of(leaf: _Found, chunks: Sequence[pq.ColumnChunkMetaData]) -> tuple[
 
 
 def _scaled(column: Column, value: Any) -> Bound:
-    """As `decode_bound` gives it."""
+    """Return a footer's value in the units of `decode_bound`."""
     return decode_bound(column, encode_bound(column, value)) if column.type == "DECIMAL" else value
 
 
-def _outside(file: DataFile, leaf: _Found, low: Any, high: Any, *, is_cut: bool) -> Iterator[str]:
-    """`is_cut`: texts may have been, by whoever wrote the footer."""
+def _find_outside(file: DataFile, leaf: _Found, low: Any, high: Any, *, is_cut: bool) -> Iterator[str]:
+    """Report values outside of the entry's bounds. `is_cut` says that the writer of the footer may have cut texts."""
     assert leaf.number is not None
     if leaf.column is None:
         return
@@ -304,7 +310,7 @@ def _flaw_of_partition(
 
 
 class _Seen:
-    """What was seen of a column, over all batches."""
+    """The NULLs, NaNs and extremes of a column, over all batches."""
 
     __slots__ = ("high", "leaf", "low", "nans", "nulls")
 
@@ -340,7 +346,7 @@ def _leaf_arrays(batch: pa.RecordBatch) -> Iterator[pa.Array | None]:
 
 
 def _leaf_arrays_of(array: pa.Array) -> Iterator[pa.Array | None]:
-    """In the order of `_leaves_of`; None for what lies in a list or map."""
+    """Yield the arrays of leaves in the order of `_leaves_of`, and None for a leaf in a list or map."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type) or pa.types.is_run_end_encoded(array.type):

@@ -264,7 +264,7 @@ async def test_a_file_outside_its_partition(catalog: AsyncCatalog) -> None:
             one.file, partition={key: value}, lower_bounds={}, upper_bounds={}, null_counts={}
         )
         (found,) = both(lying, data, table)[0]
-        assert found.startswith("does not lie where its entry says: partition month(d)")
+        assert found.startswith("is not in the partition of its entry: partition month(d)")
 
 
 # --- through the catalog ---------------------------------------------------------------------------

@@ -314,8 +314,8 @@ async def test_much_is_looked_at_in_a_thread(is_much: bool, monkeypatch: pytest.
         monkeypatch.setattr(module, name, note)
 
     noted(row_changes, "judge_of")
-    noted(row_changes, "without")
-    noted(row_operations, "merged")
+    noted(row_changes, "remove_files")
+    noted(row_operations, "merge_due_segments")
     noted(row_operations, "check_segment")
     noted(segment_reader, "open_segment")
     if is_much:
@@ -333,7 +333,7 @@ async def test_much_is_looked_at_in_a_thread(is_much: bool, monkeypatch: pytest.
     threads.clear()
     await fresh.commit(author.transaction())
     assert sorted(row.id or 0 for row in await side.now(fresh)) == [2, 5, 7]
-    noted_names = ("judge_of", "without", "merged", "check_segment", "open_segment")
+    noted_names = ("judge_of", "remove_files", "merge_due_segments", "check_segment", "open_segment")
     assert threads == {name: {not is_much} for name in noted_names}
 
 

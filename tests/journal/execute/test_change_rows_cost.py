@@ -312,6 +312,6 @@ def test_the_last_tier_makes_no_segment_that_is_dear_to_change() -> None:
         found = [
             one
             for tier in range(len(segments_module.TIERS))
-            for one in segments_module.due(listed(count, size_bytes), tier)
+            for one in segments_module.find_due(listed(count, size_bytes), tier)
         ]
         assert [one.sequence for one in found] == list(range(merged)), (count, size_bytes)

@@ -210,7 +210,7 @@ REFUSED: list[tuple[dict[str, Any], str, type[AlpheusError]]] = [
     ({"add_columns": [new("x", "INT2", **both(b"\0\0\1\0"))]}, "out of range", InvalidInput),
     ({"add_columns": [new("x", "DATE", **both(b"\xff\xff\xff\x7f"))]}, "years 1 to 9999", InvalidInput),
     ({"add_columns": [new("x", "FIXED", properties={"length": "2"}, **both(b"abc"))]}, "3 bytes", InvalidInput),
-    ({"add_columns": [new("x", "VARCHAR", properties={"length": "2"}, **both(b"abc"))]}, "2 at most", InvalidInput),
+    ({"add_columns": [new("x", "VARCHAR", properties={"length": "2"}, **both(b"abc"))]}, "at most 2", InvalidInput),
 ]  # fmt: skip
 
 

@@ -699,7 +699,7 @@ def test_files_of_another_transaction_may_be_collected_at_any_time() -> None:
 
 @pytest.mark.parametrize("claim", ["file_count", "row_count", "size_bytes"])
 def test_a_segment_must_tell_the_truth_in_its_sums(claim: str) -> None:
-    with pytest.raises(InvalidInput, match="add up") as caught:
+    with pytest.raises(InvalidInput, match="but its files have") as caught:
         commit(committed(), **{claim: 77})
     assert caught.value.kind == "bad_data"
 

@@ -380,17 +380,20 @@ def test_a_file_that_is_in_its_partition(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"partition": {}}, "column ids none, the table's partitions 1, 2"),
-        ({"partition": {1: b"x"}}, "column ids 1, the table's partitions 1, 2"),
+        ({"partition": {}}, "column ids none, but the table's partitions have 1, 2"),
+        ({"partition": {1: b"x"}}, "column ids 1, but the table's partitions have 1, 2"),
         ({"partition": {1: b"x", 2: DAY_5, 3: b""}}, "column ids 1, 2, 3"),
-        ({"partition": {1: b"y", 2: DAY_5}}, "partition c: it is of y, the file's bounds lie outside"),
-        ({"partition": {1: b"x", 2: DAY_6}}, r"partition day\(d\): it is of 1970-01-07"),
+        (
+            {"partition": {1: b"y", 2: DAY_5}},
+            "partition c: its value is y, but the file's bounds are outside",
+        ),
+        ({"partition": {1: b"x", 2: DAY_6}}, r"partition day\(d\): its value is 1970-01-07"),
         ({"partition": {1: b"x", 2: b"\x05"}}, "none of type int32"),
         ({"partition": {1: b"\xff", 2: DAY_5}}, "partition c: "),
-        ({"partition": {1: b"x", 2: None}}, "it is of NULL, the file holds values"),
+        ({"partition": {1: b"x", 2: None}}, "its value is NULL, but the file holds values"),
         ({"null_counts": {1: 1, 2: 0}}, "the file holds 1 NULLs"),
-        ({"upper_bounds": {1: b"x", 2: DAY_6}}, "bounds lie outside"),
-        ({"lower_bounds": {1: b"a", 2: DAY_5}}, "bounds lie outside"),
+        ({"upper_bounds": {1: b"x", 2: DAY_6}}, "bounds are outside"),
+        ({"lower_bounds": {1: b"a", 2: DAY_5}}, "bounds are outside"),
         (
             {
                 "partition": {1: b"x", 2: DAY_6},
@@ -399,7 +402,7 @@ def test_a_file_that_is_in_its_partition(values: dict[str, Any]) -> None:
                 "lower_bounds": {},
                 "upper_bounds": {},
             },
-            "lacks the column, so that its rows have 1970-01-06",
+            "lacks the column, so its rows have 1970-01-06",
         ),
         ({"sort_order_id": 2}, "sort order 2"),
     ],

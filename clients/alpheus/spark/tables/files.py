@@ -42,7 +42,7 @@ from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import decode_segment, segment_of
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 from alpheus_journal.tables.parquet_guard import read_footer
-from alpheus_journal.tables.partitions import transformed, value_of
+from alpheus_journal.tables.partitions import apply_transform, value_of
 
 FOOTER_THREADS = 8
 
@@ -480,7 +480,7 @@ def _partition_value(storage: Storage, field: PartitionField, column: Column, fi
     low, high = file.lower_bounds.get(column.id), file.upper_bounds.get(column.id)
     if low is not None and high is not None:
         first, last = decode_bound(column, low), decode_bound(column, high)
-        if transformed(field, column, first) == transformed(field, column, last):
+        if apply_transform(field, column, first) == apply_transform(field, column, last):
             return value_of(field, column, first)
     # Bounds of long values are cut.
     with pq.ParquetFile(_local_path(storage, file.path)) as parquet:
