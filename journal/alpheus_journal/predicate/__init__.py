@@ -7,7 +7,9 @@
 Other packages import this room, which has all of these names.
 """
 
-from alpheus_journal.predicate.evaluation import (
+from alpheus_journal.predicate.evaluation import absent, decode, encode, evaluate, keep, leaf_arrays
+from alpheus_journal.predicate.sql import text
+from alpheus_journal.predicate.terms import (
     FALSE,
     FLOATS,
     INTEGER_RANGES,
@@ -31,33 +33,23 @@ from alpheus_journal.predicate.evaluation import (
     Predicate,
     StartsWith,
     Value,
-    Verdict,
-    absent,
     all_of,
     any_of,
     ascending,
     check,
     columns_of,
     compare,
-    decode,
     decode_value,
-    encode,
     encode_value,
-    evaluate,
-    explain,
-    judge,
-    judge_of,
-    keep,
-    leaf_arrays,
     leaf_paths,
     mirrored,
     one_of,
     rebind,
     reference,
     starts_with,
-    text,
     walk,
 )
+from alpheus_journal.predicate.verdict import Verdict, explain, judge, judge_of
 
 __all__ = [
     "FALSE", "FLOATS", "INTEGER_RANGES", "NAN", "NULL", "TIMESTAMPS",
