@@ -1,4 +1,7 @@
-"""A catalog on storage, opened by this process: the `Access` that needs no daemon, and what a daemon serves."""
+"""A catalog on storage, opened by this process: the `Access` that needs no daemon, and the one that a daemon serves.
+
+The module is long because it has one method for each method of `Access`; most of them pass the call to a room below.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ from alpheus_journal.workspace.checks import no_namespace, not_there
 COMMIT_TIMEOUT_SECONDS_DEFAULT = 30.0
 HINT_INTERVAL_SECONDS = 1.0
 PROGRESS_VERSIONS_MAX = 1000
-"""After so many versions without a match an event stream says how far it is."""
+"""The versions without a match after which an event stream reports its progress."""
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
 SESSIONS_KNOWN_MAX = 1000
@@ -97,36 +100,36 @@ def software_version() -> str:
         return "unknown"
 
 
-software_version()  # it reads files, which must not happen in an event loop later
+software_version()  # reads files now, because an event loop must not wait for them later
 
 
 class Journal:
-    """One catalog on one store. Make one by `create` or `open`; `close` it.
+    """One catalog on one store. Make a journal by `create` or `open`, and `close` it.
 
-    Not for use from several threads; all methods belong to one event loop. `sole_writer`, to be set before it is
-    used: nobody else writes this catalog, so its head is known without looking.
+    All methods belong to one event loop; a journal must not be used from several threads. Set `sole_writer` before the
+    first use when no other process writes the catalog, so that the head is known without looking.
     """
 
     sole_writer = False
 
     def __init__(self, follower: Follower, clock: Clock, identities: Identities) -> None:
         self.follower = follower
-        """What is known of the stored history: head, slots, caches, numbers."""
+        """The knowledge of the stored history: head, slots, caches, counts."""
         self.replay = follower.replay
-        """The catalog in memory: its settings, numbers, and how it is verified and made again."""
+        """The catalog in memory: its settings and counts, its verification and its rebuilding."""
         self._clock = clock
         self._identities = identities
         self._committer = Committer(follower, clock, identities)
         self._commit_lock = asyncio.Lock()
         self._hint_version = follower.head.version
         self._hint_task: asyncio.Task[None] | None = None
-        self._sessions: dict[str, None] = {}  # tokens that were verified, the last ones
+        self._sessions: dict[str, None] = {}  # recently verified tokens, the oldest first
         self._saved = SavedTransactions(
             follower, clock, identities, self._begin_head, self._committer.preview
         )
         self.replay.new_id, self.replay.now_millis = identities.uuid4, clock.now_millis
 
-    # --- making and opening
+    # --- create and open
 
     @classmethod
     async def create(
@@ -142,11 +145,11 @@ class Journal:
         clock: Clock | None = None,
         identities: Identities | None = None,
     ) -> Journal:
-        """Make version 0 of a new catalog, and open it.
+        """Create version 0 of a new catalog, and open it. Of concurrent creators one succeeds.
 
-        Raises AlreadyExists (`catalog_exists`), NotEmpty (`directory_not_empty`) when other files lie under
-        the prefix, InvalidInput for limits that do not fit together, a place inside or around another catalog
-        (`nested_catalog`), a store that cannot hold one (`storage_unsuitable`). Of racing creators one succeeds.
+        Raises AlreadyExists (`catalog_exists`), and NotEmpty (`directory_not_empty`) when other files are below the
+        prefix. Raises InvalidInput for limits that do not fit together, for a place inside or around another catalog
+        (`nested_catalog`), and for a store that cannot hold a catalog (`storage_unsuitable`).
         """
         clock = clock or SystemClock()
         identities = identities or RandomIdentities(clock)
@@ -173,34 +176,35 @@ class Journal:
         past_damage: bool = False,
         known: int | None = None,
     ) -> Journal:
-        """Open an existing catalog at its head. `past_damage`: also where the head cannot be read; then older versions
-        are read, reads of the head fail, and nothing is written (`damage`).
+        """Open an existing catalog at its head.
 
-        Raises NotFound (`no_catalog`), Corrupt, InvalidInput (`two_histories`, `newer_format`). See `doubt`.
+        `past_damage` also opens a catalog whose head cannot be read. Older versions can then be read, reads of the head
+        fail, and nothing is written (`damage`). Raises NotFound (`no_catalog`), Corrupt, and InvalidInput
+        (`two_histories`, `newer_format`). See `doubt`.
         """
         clock = clock or SystemClock()
         identities = identities or RandomIdentities(clock)
         return cls(await open_log(storage, past_damage=past_damage, known=known), clock, identities)
 
     async def close(self) -> None:
-        """Write the hint that is due, and close the store. Idempotent."""
+        """Write the pending hint, and close the store. Idempotent."""
         await self.detach()
         await self._write_hint()
         await self.storage.close()
 
     async def detach(self) -> None:
-        """End what this object does in the background; the store stays open, and no hint is written. Idempotent."""
+        """End the background work of this object. The store stays open, and no hint is written. Idempotent."""
         task, self._hint_task = self._hint_task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await self.replay.close()
 
-    # --- what is known
+    # --- state
 
     @property
     def head(self) -> Head:
-        """The newest version known to this process; `refresh` looks for newer ones."""
+        """The newest version known to this process. `refresh` looks for newer ones."""
         return self.follower.head
 
     @property
@@ -213,25 +217,27 @@ class Journal:
 
     @property
     def index(self) -> Index:
-        """Of transaction ids and retry keys."""
+        """The index of transaction ids and retry keys."""
         return self.follower.index
 
     @property
     def doubt(self) -> Corrupt | None:
-        """Why nothing may be written, as was last found: something tells of versions that are not there."""
+        """Why nothing may be written, by the last look: a sign of missing versions. None when there is no such sign."""
         return self.follower.doubt
 
     @property
     def damage(self) -> Corrupt | None:
-        """Why the head could not be read when this was opened past it."""
+        """Why the head could not be read, when the catalog was opened past its damage."""
         return self.follower.damage
 
     async def write_index(self) -> int:
-        """Store index runs of all kept versions that none covers, and delete those that nobody needs; how many were
-        written. Raises as `Index.write`."""
-        # What is in memory gets the commit id that its slot has now, so it has to be of the history that is stored.
+        """Store index runs for all kept versions without one, and delete runs that are no longer needed.
+
+        Return the number of written runs. Raises the errors of `Index.write`.
+        """
+        # Entries in memory are stored under the commit id that the slot has now, so both must be of one history.
         await self.follower.verify_head()
-        await self.follower.check_writable()  # else a run that tells of what is lost would be deleted
+        await self.follower.check_writable()  # otherwise a run that proves a loss could be deleted
         return await self.index.write(oldest=await self.follower.oldest(), new_id=self._identities.uuid4)
 
     @property
@@ -243,19 +249,19 @@ class Journal:
         return self.follower.catalog_id
 
     async def refresh(self) -> Head:
-        """The head, found by a probe of the next slot that starts after this call (shared with others)."""
+        """Find the head by a probe of the next slot that starts after this call. Concurrent calls share a probe."""
         return await self.follower.refresh()
 
     def check_history(self) -> None:
-        """Raises Corrupt (`history_replaced`) once a probe found that the storage was put back to an older state."""
+        """Raise Corrupt (`history_replaced`) if a probe has found that the storage was restored to an older state."""
         self.follower.check_history()
 
     async def load_state(self) -> State:
-        """Replay the catalog into memory; head reads are answered from there from then on."""
+        """Replay the catalog into memory. From then on memory answers reads of the head."""
         return await self.follower.load_state()
 
     async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
-        """Store the state of the head, so that the next process opens it by mapping; see `Replay.checkpoint`."""
+        """Store the state of the head, which the next process opens by a memory map; see `Replay.checkpoint`."""
         if self.state is None:
             await self.refresh()
         return await self.replay.checkpoint(verify=verify)
@@ -264,13 +270,13 @@ class Journal:
         return await self.replay.list_symbols(await self._version_of(at), query)
 
     async def reload_symbols(self) -> SymbolsInfo:
-        with contextlib.suppress(Corrupt):  # what memory refuses may well continue the tree
+        with contextlib.suppress(Corrupt):  # a version that does not fit memory may still fit the tree
             await self.refresh()
         self.check_history()
         return await self.replay.reload()
 
     async def look_for_others(self) -> None:
-        """A sole writer does not look for versions of others; once in a while it should see whether there are any."""
+        """Look for versions of other processes. A sole writer should do so now and then, because its reads do not."""
         if self.sole_writer:
             await self.follower.refresh()
 
@@ -278,13 +284,16 @@ class Journal:
         return await self.replay.compact()
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift:
-        """Raises InvalidInput. Memory that differs is left: see `Replay.invalidate`."""
+        """Compare memory with the tree. Memory that differs is no longer used; see `Replay.invalidate`.
+
+        Raises InvalidInput for a sample out of range.
+        """
         if sample is not None and not 1 <= sample <= SAMPLE_MAX:
-            raise InvalidInput(f"a sample of {sample} ranges; 1 to {SAMPLE_MAX}")
+            raise InvalidInput(f"a sample must have 1 to {SAMPLE_MAX} ranges, not {sample}")
         return await self.replay.check(sample)
 
     async def wait_beyond(self, version: int) -> None:
-        """Return once the head known here is above `version`."""
+        """Wait until the head known to this process is above `version`."""
         await self.follower.wait_beyond(version)
 
     async def info(self) -> CatalogInfo:
@@ -308,18 +317,19 @@ class Journal:
 
     @property
     def head_ahead_millis(self) -> int:
-        """By so much the head's time is in the future of this machine's clock; 0 where it is not, or within 60 s."""
+        """The milliseconds by which the head's time is ahead of this machine's clock; 0 up to 60 s."""
         created, now = self.head.created_at_millis, self._clock.now_millis()
         return created - now if is_ahead(created, now) else 0
 
-    # --- reading
+    # --- read
 
     async def latest(self, at: Latest = LATEST) -> Head:
-        """The head, as fresh as `at` wants it: the newest version known here when a probe is recent enough, or when
-        nobody else writes; else found by a probe that starts now.
+        """Return the head, as fresh as `at` demands.
 
-        It is not older than the session token: a process that lags behind it catches up first. InvalidInput
-        (`bad_token`) when the token is of another history, Corrupt (`history_replaced`).
+        It is the newest version known here when a probe is recent enough, or when no other process writes. Otherwise a
+        probe that starts now finds it. It is never older than the session token: a process that lags behind the token
+        catches up first. Raises InvalidInput (`bad_token`) for a token of another history, and Corrupt
+        (`history_replaced`).
         """
         staleness = at.staleness_millis
         if self.sole_writer:
@@ -336,7 +346,7 @@ class Journal:
 
     async def _verify_session(self, token: str) -> None:
         if token in self._sessions:
-            return  # a version once verified does not change, nor does the head go back
+            return  # a verified version never changes, and the head never goes back
         await self.follower.verify_session(*parse_token(token))
         self._sessions[token] = None
         if len(self._sessions) > SESSIONS_KNOWN_MAX:
@@ -344,16 +354,16 @@ class Journal:
 
     @property
     def events_held_count(self) -> int:
-        """Versions, up to the head, whose events are in memory."""
+        """The number of versions up to the head whose events are in memory."""
         return self.head.version + 1 - self.follower.window_start
 
     @property
     def memory_generation(self) -> int:
-        """Another number: what was answered from memory at the same version may have been wrong."""
+        """A number that changes when earlier answers from memory, at the same version, may have been wrong."""
         return self.replay.generation
 
     def changed_names(self, version: int) -> Iterable[ObjectName] | None:
-        """What a version that was accepted lately changed; None: it is not known without reading."""
+        """Return the names that a recent version changed, or None when they are not known without reading."""
         event = self.follower.known_event(version)
         return None if event is None else [change.name for change in event.changes]
 
@@ -372,7 +382,7 @@ class Journal:
         )
 
     async def _version_of(self, at: At) -> int:
-        """The version that a reference means: at or below the head that is known when this returns."""
+        """Return the version that a reference means. It is not above the head known when this returns."""
         if at is None or isinstance(at, Latest):
             return (await self.latest(at or LATEST)).version
         if isinstance(at, Timestamp):
@@ -383,7 +393,7 @@ class Journal:
         return at
 
     async def _head_for(self, at: int | None) -> Head:
-        """The head, probed for when `at` needs it: None, or a version above what is known."""
+        """Return the head. Looks for a newer one when `at` is None or above the known head."""
         if at is not None and at < 0:
             raise InvalidInput(f"version {at} is negative", kind="bad_version")
         self.check_history()
@@ -396,11 +406,11 @@ class Journal:
         return self.head
 
     async def _version_at(self, millis: int) -> int:
-        """The last version created at or before a time."""
+        """Return the last version created at or before a time."""
         try:
             head = await self.latest()
         except Corrupt:
-            head = self.head  # of what is whole
+            head = self.head  # the newest version that can be read
             if self.damage is None or millis >= head.created_at_millis:
                 raise
         check_not_future(millis, head.version, head.created_at_millis, self._clock.now_millis())
@@ -415,7 +425,7 @@ class Journal:
         return kept_below(await version_at(millis, marks, oldest, head.version, created_at))
 
     async def _view(self, at: At) -> Snapshot | State:
-        """Something to read one version from: memory for the head where it is replayed, else the tree."""
+        """Return a reader of one version: memory for a replayed head, else the tree."""
         version = await self._version_of(at)
         state = self.replay.readable
         if state is not None and state.version == version:
@@ -423,12 +433,12 @@ class Journal:
         return await self.follower.snapshot(version)
 
     def _token_of(self, at: At, version: int) -> str:
-        """The token that an answer carries: only who asks for the head needs it."""
+        """Return the token of an answer. Only an answer at the head carries one."""
         wanted = at is None or isinstance(at, Latest)
         return self.head.token if wanted and version == self.head.version else ""
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
-        version, token, found = await self._found(at, names)
+        version, token, found = await self._find(at, names)
         for stored in found:
             error = stored.error() if stored is not None else None
             if error is not None:
@@ -436,10 +446,10 @@ class Journal:
                 raise error
         return Loaded(version=version, objects=tuple(found), token=token)
 
-    async def _found(
+    async def _find(
         self, at: At, names: Sequence[ObjectName]
     ) -> tuple[int, str, Sequence[StoredObject | None]]:
-        """As `load` (version, token, objects), with what is damaged as it is."""
+        """Return the version, the token and the objects, like `load`, but with damaged objects instead of an error."""
         for name in names:
             fmt.check_object_name(name, self.keys)
         view = await self._view(at)
@@ -450,11 +460,11 @@ class Journal:
         self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> Page:
         if kind is Kind.CATALOG:
-            raise InvalidInput("there is one catalog; it is not listed")
+            raise InvalidInput("the catalog cannot be listed: there is only one")
         if limit < 0:
             raise InvalidInput(f"a limit of {limit} is negative")
         for text in (prefix, after):
-            if text:  # part of a name, so a name's rules hold
+            if text:  # the text is part of a name, so the rules for names apply
                 fmt.check_known_name(text, self.keys, kind)
         view = await self._view(at)
         token = self._token_of(at, view.version)
@@ -486,18 +496,21 @@ class Journal:
                         await self.follower.root(info.version)
                     yield msgspec.structs.replace(part, objects=objects)
         except Corrupt:
-            await self.follower.root(info.version)  # Expired: what it names may have been collected since
+            await self.follower.root(
+                info.version
+            )  # raises Expired if the version's files may have been collected
             raise
 
-    # --- committing
+    # --- commit
 
     async def commit(
         self, transaction: Transaction, *, timeout_seconds: float = COMMIT_TIMEOUT_SECONDS_DEFAULT
     ) -> Committed:
-        """One transaction as a version of its own; as `Access.commit`.
+        """Commit one transaction as a version of its own; see `Access.commit`.
 
-        Lost slots are retried by executing again until it commits or is refused. `timeout_seconds` bounds
-        the settling of an unknown outcome, an earlier commit's too: Unavailable when that is still unsettled.
+        After a lost slot the transaction is executed again, until it commits or is refused. `timeout_seconds` bounds
+        the settling of an unknown outcome, also that of an earlier commit. Raises Unavailable when an earlier commit
+        is still unsettled.
         """
         async with self._commit_lock:
             asked = asyncio.get_running_loop().time()
@@ -505,7 +518,7 @@ class Journal:
                 await self.refresh()
             except Corrupt as error:
                 if error.kind != "history_replaced":
-                    raise  # else the group's answer says so, by what became of the transaction before
+                    raise  # otherwise the group's answer reports it, with the fate of an earlier attempt
             while True:
                 (answer,) = await self.commit_group(
                     [transaction], deadline_seconds=timeout_seconds, since=asked
@@ -517,14 +530,17 @@ class Journal:
                     raise answer
                 if not self.is_settled:
                     raise Unavailable(
-                        "whether an earlier commit of this process was written is not known yet, so transaction"
+                        "it is not known yet whether an earlier commit of this process was written, so transaction"
                         f" {transaction.id} was not sent",
-                        hint="send the same again when the storage is reachable",
+                        hint="send the same transaction again when the storage is reachable",
                     )
 
     async def commit_repair(self, repair: Repair, *, principal: str = "") -> Committed:
-        """Record what a person accepted, as a version above the head; for `alpheus_journal.repair` alone, which the
-        doubts about the head do not keep from writing. Raises as `commit`."""
+        """Record a repair that a person accepted, as a version above the head.
+
+        Only `alpheus_journal.repair` may call this, because it writes although the head is in doubt. Raises the errors
+        of `commit`.
+        """
         self._committer.may_repair = True
         try:
             return await self.commit(
@@ -547,8 +563,10 @@ class Journal:
         on_publish: Callable[[], None] | None = None,
         since: float | None = None,
     ) -> builtins.list[Answer]:
-        """Publish at most one version; see `Committer.commit_group`. One at a time but for the one that may be staged
-        ahead, and none beside `commit`."""
+        """Publish at most one version; see `Committer.commit_group`.
+
+        At most two calls may run at once, where the second one is staged ahead, and none beside `commit`.
+        """
         answers = await self._committer.commit_group(
             transactions,
             deadline_seconds=deadline_seconds,
@@ -561,16 +579,16 @@ class Journal:
         return answers
 
     def stop_yielding(self) -> None:
-        """No commit waits for other processes' turns from now on: this process is about to end."""
+        """End the waits of commits for the turns of other processes, because this process is about to end."""
         self._committer.stop_yielding()
 
     def observe_commits(self, observer: Observer) -> None:
-        """Tell `observer` what each commit costs."""
+        """Report the timings and counts of each commit to `observer`."""
         self._committer.observer = observer
 
     @property
     def is_settled(self) -> bool:
-        """False: the outcome of a published version is unknown; the next `commit_group` settles it."""
+        """False while the outcome of a published version is unknown. The next `commit_group` settles it."""
         return self._committer.is_settled
 
     async def _hint_later(self) -> None:
@@ -589,9 +607,9 @@ class Journal:
     # --- the log
 
     async def verify_after(self, after: int | str | None) -> int:
-        """The exclusive start of an event stream: -1 for before version 0.
+        """Return the exclusive start of an event stream, where -1 means before version 0.
 
-        Raises InvalidInput (`bad_token`, `future_version`), Expired when the next version's event is gone.
+        Raises InvalidInput (`bad_token`, `future_version`), and Expired when the next version's event has expired.
         """
         if after is None:
             await self.refresh()
@@ -616,7 +634,7 @@ class Journal:
         return after
 
     async def event(self, version: int, *, details: bool = False) -> Event:
-        """The event of one version; with `details`, definitions before and after."""
+        """Return the event of one version. `details` adds the definitions before and after."""
         return await self.follower.event(version, details=details)
 
     async def events(
@@ -651,7 +669,7 @@ class Journal:
                     yield Progress(version=cursor, token=event.token)
                 continue
             if not follow:
-                # `until` lies above the head: what is there was delivered.
+                # `until` is above the head, and all events up to the head were delivered.
                 break
             try:
                 await asyncio.wait_for(self.wait_beyond(cursor), delay)
@@ -679,7 +697,7 @@ class Journal:
             except Expired:
                 if after is not None:
                     raise
-                return  # the oldest one of another writer, or expired since the call: the end of what is kept
+                return  # another writer's oldest version, or expired since the call: the end of the kept history
             for transaction in reversed(transactions):
                 if name is None or transaction.touches(name):
                     yield LogEntry(version=version, created_at_millis=created_at, transaction=transaction)
@@ -687,7 +705,7 @@ class Journal:
     async def _transactions(self, version: int) -> tuple[int, tuple[RecordedTransaction, ...]]:
         event = self.follower.known_event(version)
         if self.follower.log.gave_up(version) is not None:
-            return 0, ()  # nothing of it is in the head, or nobody knows
+            return 0, ()  # the head has nothing of a version that was given up, as far as is known
         if event is None:
             root = await self.follower.root(version)
             if not root.is_foreign:
@@ -705,7 +723,7 @@ class Journal:
         found, gap = await self._search(transaction_id, since, head.version)
         if certain and gap is not None:
             raise perhaps_expired_error(transaction_id, gap)
-        # A cancellation keeps it from committing from then on. Before it, it may have, in what has expired.
+        # A cancelled transaction cannot commit later, but it may have committed earlier, in an expired version.
         return Outcome(state="unknown") if found.state == "cancelled" and gap is not None else found
 
     async def settle(
@@ -715,15 +733,15 @@ class Journal:
         since: int | None,
         commit: Callable[[Transaction], Awaitable[Committed]],
     ) -> Outcome:
-        """`outcome` with `settle`; its cancellation goes through `commit`.
+        """Make the outcome of a transaction final, with a cancellation that goes through `commit`.
 
-        Committed when it is found before a cancellation of it; else cancelled, by an earlier settler or now. Raises
-        Expired when a version that may hold it is gone: then it was cancelled all the same, and does not commit
-        from now on.
+        The outcome is committed when a commit comes before any cancellation. Otherwise the transaction is cancelled,
+        by an earlier call or by this one. Raises Expired when a version that may have it has expired. It is cancelled
+        even then, and cannot commit any more.
         """
         _check_outcome_of(transaction_id, since)
         while True:
-            # First where the log is, then the search: what lands after it meets the cancellation as a conflict.
+            # Find the head first, then search: a later commit of the transaction conflicts with the cancellation.
             head = await self.refresh()
             found, gap = await self._search(transaction_id, since, head.version)
             if found.state == "committed":
@@ -738,13 +756,13 @@ class Journal:
                 try:
                     await commit(cancel)
                 except Conflict:
-                    continue  # it committed meanwhile: the search finds it
+                    continue  # the transaction has committed meanwhile, so the search finds it
             return cancelled_outcome(transaction_id, gap)
 
     async def _search(
         self, transaction_id: str, since: int | None, until: int
     ) -> tuple[Outcome, Expired | None]:
-        """What the kept versions say, and the tombstone that cut the search short."""
+        """Return what the kept versions say, and the tombstone that cut the search short."""
         retries = self._committer.retries
         seen = await retries.find_id(transaction_id, since, until)
         if seen.recorded is not None and seen.event is not None:
@@ -773,7 +791,7 @@ class Journal:
         last = (await self.refresh()).version if version is None else (await self.resolve(version)).version
 
         async def load(names: builtins.list[ObjectName]) -> Sequence[StoredObject | None]:
-            return (await self._found(last, names))[2]
+            return (await self._find(last, names))[2]
 
         found = dropped_objects(
             range(last, await self.follower.oldest(), -1),
@@ -784,7 +802,7 @@ class Journal:
         )
         with contextlib.suppress(
             Expired
-        ):  # expired since the call, or by another writer: the end of what is kept
+        ):  # expired since the call, or by another writer: the kept history ends
             async with contextlib.aclosing(found):  # type: ignore[type-var]
                 async for dropped in found:
                     yield dropped
@@ -803,8 +821,11 @@ class Journal:
     async def discard_transaction(
         self, transaction_id: str, *, settle: Callable[[int | None], Awaitable[Outcome]] | None = None
     ) -> Outcome:
-        """See `Access.discard_transaction`. `settle` replaces `outcome` with `settle`, from a begin version on, where
-        commits do not go through this object's `commit`."""
+        """Discard a saved transaction; see `Access.discard_transaction`.
+
+        `settle` makes the outcome final from a begin version on. Pass it where commits do not go through `commit` of
+        this object; the default is `outcome` with `settle`.
+        """
 
         async def settle_here(since: int | None) -> Outcome:
             return await self.outcome(transaction_id, since=since, settle=True)
@@ -812,7 +833,7 @@ class Journal:
         return await self._saved.discard(transaction_id, settle or settle_here)
 
     async def _begin_head(self, version: int) -> Head:
-        """A version as the head that a transaction began at."""
+        """Return the head that a version was, for a transaction that began at it."""
         await self._head_for(version)
         if version == self.head.version:
             return self.head
@@ -853,7 +874,7 @@ class Journal:
             raise superseded_error(name, definition, mine=f"acknowledge events of {entry}")
         await self.storage.put(path, data)
         if position.beat == 1 and definition.previous_position_path:
-            # What the epoch before said is in this one's start; a file that stays costs its bytes.
+            # This epoch's start includes the position of the epoch before. A file that stays only costs its bytes.
             with contextlib.suppress(Unavailable, OutcomeUnknown):
                 await self.storage.delete(definition.previous_position_path)
 
