@@ -1,7 +1,7 @@
-"""Repair: what a person has to decide where a store lost versions (FORMAT.md, "Actions and transactions").
+"""Repair a catalog after a store lost versions: a person has to decide (FORMAT.md, "Actions and transactions").
 
-`survey` looks at a prefix, `plan` says what would be done about it, without a look at anything else, and `carry_out`
-does it. What is accepted is recorded in the log; no slot is freed and no version that is there is touched.
+`survey` looks at a prefix, `plan` makes a plan from the survey alone, and `carry_out` carries it out. The log records
+what the person accepts. No slot is freed, and no existing version is changed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,29 @@ from alpheus_journal.storage import Storage
 RANGES_SHOWN_MAX = 5
 TRANSACTIONS_SHOWN_MAX = 20
 FOREGONE_MAX = 1000
-"""Versions below a head that was not made on them that are looked at."""
+"""The most versions that are looked at below a head that was not made on them."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person asks for. `accept_head`: the newest version that is there is the head, and what is known above it
-    is given up. `times`: where the head's time is in the future, the times of versions count anew."""
+    """The request of a person.
+
+    - `accept_head`: take the newest existing version as the head, and give up versions known above it.
+    - `times`: where the head's time is in the future, restart the times of versions.
+    """
 
     accept_head: bool = False
     times: bool = False
 
 
 class Foregone(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies below a head that was not made on it: versions of which the head holds nothing, ascending."""
+    """Versions below a head that was not made on them, and of which the head has nothing, ascending."""
 
     head: Unlinked
     versions: tuple[LostVersion, ...]
     transactions: tuple[str, ...]
-    """Theirs: id, principal, message, as a text each, ascending."""
+    """The transactions of these versions, ascending: a text each, with id, principal and message."""
     is_all: bool
-    """False: they are so many that there may be more below."""
+    """False when there may be more such versions below."""
 
     @property
     def range(self) -> VersionRange:
@@ -66,7 +69,7 @@ class Foregone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """The file of the catalog's definition, which is damaged, as version 0 recorded it."""
+    """The damaged file of the catalog's definition, with the bytes that version 0 recorded."""
 
     path: str
     data: bytes
@@ -74,34 +77,37 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies under a prefix, as far as repair needs it."""
+    """The state of a prefix, as far as a repair needs it."""
 
     catalog_id: str
     head: int
-    """The newest version that is there."""
+    """The newest existing version."""
     holes: tuple[VersionRange, ...] = ()
-    """Free slots below it that no repair gave up."""
+    """Free slots below the head that no repair gave up."""
     head_lacks: str = ""
-    """What of the head's tree is not there or damaged, where there are holes; empty: nothing is."""
+    """A missing or damaged part of the head's tree, where there are holes. Empty when the tree is whole."""
     hint: int | None = None
-    """What `vn/latest` names, where that is above the head and its slot is free."""
+    """The version that `vn/latest` names, where it is above the head and its slot is free."""
     lost: tuple[LostVersion, ...] = ()
-    """What files of `checkpoint/` know of versions that are not there, ascending."""
+    """Missing versions that files of `checkpoint/` know, ascending."""
     created_at_millis: int = 0
-    """Of the head, where that is more than 60 s in the future of this machine's clock, `now_millis`; else both 0."""
+    """The head's time, where it is more than 60 s ahead of this machine's clock, `now_millis`. Otherwise both are 0."""
     now_millis: int = 0
     ahead_since: tuple[int, int] = (0, 0)
-    """The first version whose time is ahead of this machine's clock, where the head's is: its number and that time."""
+    """The number and time of the first version whose time is ahead of this machine's clock, where the head's is."""
     foregone: Foregone | None = None
-    """Where the head was not made on the version below it."""
+    """Set where the head was not made on the version below it."""
     definition: Rewritten | None = None
-    """Where the catalog's definition is damaged and can be written anew: then nothing else was looked at."""
+    """Set where the catalog's definition is damaged and can be written again. Nothing else was looked at then."""
     files: tuple[str, ...] = ()
-    """Files of `checkpoint/` whose names say a version that is not there."""
+    """Files of `checkpoint/` whose names name a missing version."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """`mended_by`: the option that this plan lacks, or what a person has to do; empty: the plan mends it."""
+    """A problem of a catalog.
+
+    `mended_by` is the option that the plan lacks, or what a person has to do. Empty means that the plan mends it.
+    """
 
     kind: str
     message: str
@@ -109,12 +115,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     mended_by: str = ""
     is_minor: bool = False
-    """It keeps nothing else from being done."""
+    """True when the other steps can be done without mending this problem."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """`do`: "record" (a version with a REPAIR action), "delete" (a file of `checkpoint/`), "hint" (`vn/latest`),
-    "definition" (the catalog's, alone)."""
+    """A step of a repair.
+
+    `do` is "record" (a version with a REPAIR action), "delete" (a file of `checkpoint/`), "hint" (`vn/latest`) or
+    "definition" (of the catalog, and nothing else).
+    """
 
     do: str
     path: str
@@ -122,7 +131,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong, and what will be done. Nothing is done while a problem needs something else."""
+    """The problems, and the steps that mend them. There are no steps while a problem needs another remedy."""
 
     head_version: int
     problems: tuple[Problem, ...]
@@ -135,7 +144,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return not any(problem.mended_by and not problem.is_minor for problem in self.problems)
 
     def check(self) -> None:
-        """Raises Corrupt when it leaves a problem."""
+        """Raise Corrupt when the plan leaves a problem."""
         for problem in self.problems:
             if problem.mended_by and not problem.is_minor:
                 raise Corrupt(
@@ -147,17 +156,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
-# --- looking ---------------------------------------------------------------------------------------
+# --- survey ----------------------------------------------------------------------------------------
 
 
 async def survey(storage: Storage, *, clock: Clock | None = None) -> Survey:
-    """Look at all slots and hints. Reads the head's root, and files that know of more than there is; where slots are
-    free, the head's tree and definitions as well. Changes nothing.
+    """Look at all slots and hints. Changes nothing.
 
-    Raises as `Journal.open`.
+    Reads the head's root, and files that know of missing versions. Where slots are free it also reads the head's tree
+    and definitions. Raises the errors of `Journal.open`.
     """
     log = await Log.open(storage)
-    named = await evidence.named_versions(log)  # what is named was there, if it ever was
+    named = await evidence.named_versions(
+        log
+    )  # before the slots are listed: a named version was stored earlier
     hint = await log.hint(fmt.LATEST_HINT)
     taken = {version async for version in evidence.list_slots(log)}
     follower = await open_log(storage, past_damage=True, known=max(taken, default=0))
@@ -167,7 +178,7 @@ async def survey(storage: Storage, *, clock: Clock | None = None) -> Survey:
     free = [version for version in range(head) if version not in taken and log.gave_up(version) is None]
     holes = ranges_of(
         [version for version in free if not await log.exists(version)]
-    )  # others may write meanwhile
+    )  # other processes may write meanwhile
     clock = clock or SystemClock()
     journal = Journal(follower, clock, RandomIdentities(clock))
     ahead, created = journal.head_ahead_millis, journal.head.created_at_millis
@@ -190,7 +201,7 @@ async def survey(storage: Storage, *, clock: Clock | None = None) -> Survey:
 
 
 async def _first_ahead(journal: Journal, now_millis: int) -> tuple[int, int]:
-    """The oldest version whose time is after `now_millis`, and that time; the head has such a time."""
+    """Return the oldest version whose time is after `now_millis`, and that time. The head must have such a time."""
     try:
         first = (await journal.resolve(Timestamp(now_millis))).version + 1
     except Expired as error:
@@ -201,7 +212,7 @@ async def _first_ahead(journal: Journal, now_millis: int) -> tuple[int, int]:
 
 
 async def _damaged(follower: Follower, damage: Corrupt) -> Survey:
-    """What is to be done about a catalog definition of which version 0 tells the bytes. Raises other damage."""
+    """Return the survey of a damaged catalog definition whose bytes version 0 recorded. Raises any other damage."""
     path = follower.head.catalog_def
     recorded = await recorded_definition(follower.log, path)
     if recorded is None or damage.path != path:
@@ -215,7 +226,7 @@ async def _damaged(follower: Follower, damage: Corrupt) -> Survey:
 
 
 async def _lacking(follower: Follower) -> str:
-    """What of the head's tree cannot be read: a restore deletes more than roots."""
+    """Return a part of the head's tree that cannot be read, or "". A restore may delete more than roots."""
     try:
         entries = await (await follower.snapshot()).entries()
         for start in range(0, len(entries), DEFINITIONS_AT_ONCE):
@@ -230,8 +241,11 @@ async def _lacking(follower: Follower) -> str:
 
 
 async def _foregone(follower: Follower, unlinked: Unlinked) -> Foregone:
-    """Down from the version below the head to the first that left an object that the head has, too: definitions have
-    random names, so the head goes back to that one."""
+    """Find the versions below the head that the head does not descend from.
+
+    The search goes down to the first version that left an object which the head has, too. Definitions have random
+    names, so the head descends from that version.
+    """
     head = unlinked.version
     snapshot = await follower.snapshot(head)
     names = {follower.reader.keys.parse(key): path for key, path in await snapshot.entries()}
@@ -252,7 +266,7 @@ async def _foregone(follower: Follower, unlinked: Unlinked) -> Foregone:
             effect.path_after != effect.path_before and names.get(effect.name) == effect.path_after
             for effect in effects
         )
-        if is_all and versions:  # the one just below is another one, as the link says
+        if is_all and versions:  # the head's link says that it was not made on the version just below
             break
         versions.append(LostVersion(version=version, commit_id=root.commit_id, known_from=root.path))
         transactions += [
@@ -266,19 +280,19 @@ async def _foregone(follower: Follower, unlinked: Unlinked) -> Foregone:
     )
 
 
-# --- planning --------------------------------------------------------------------------------------
+# --- plan ------------------------------------------------------------------------------------------
 
 
 def plan(found: Survey, asked: Asked) -> Plan:
-    """What is to be done. Pure."""
+    """Make a plan for a survey and a request. Pure."""
     if found.definition is not None:
-        return _rewriting(found, found.definition)
-    missing = tuple(_missing(found, "" if asked.accept_head else "alpheus repair --accept-head"))
+        return _plan_rewriting(found, found.definition)
+    missing = tuple(_find_missing(found, "" if asked.accept_head else "alpheus repair --accept-head"))
     if found.foregone is not None:
-        missing = (_unlinked(found.foregone, asked.accept_head), *missing)
+        missing = (_unlinked_problem(found.foregone, asked.accept_head), *missing)
     if found.holes:
-        missing = (_hole(found, asked.accept_head), *missing)
-    skew = tuple(_skew(found, "" if asked.times else "alpheus repair --times"))
+        missing = (_hole_problem(found, asked.accept_head), *missing)
+    skew = tuple(_find_skew(found, "" if asked.times else "alpheus repair --times"))
     made = Plan(head_version=found.head, problems=(*missing, *skew), steps=())
     accepts, counts_anew = bool(missing and asked.accept_head), bool(skew and asked.times)
     if not made.is_complete or not (accepts or counts_anew):
@@ -291,7 +305,7 @@ def plan(found: Survey, asked: Asked) -> Plan:
     lost.sort(key=lambda one: one.version)
     repair = None
     given_up = [*found.holes]
-    if found.foregone is not None and found.head > 1:  # version 0 is what the catalog is
+    if found.foregone is not None and found.head > 1:  # version 0 cannot be given up
         given_up.append(found.foregone.range)
     if not accepts:
         given_up = []
@@ -305,11 +319,11 @@ def plan(found: Survey, asked: Asked) -> Plan:
     return msgspec.structs.replace(made, steps=tuple(_steps(found, repair)), repair=repair)
 
 
-def _rewriting(found: Survey, definition: Rewritten) -> Plan:
+def _plan_rewriting(found: Survey, definition: Rewritten) -> Plan:
     problem = Problem(
         kind="corrupt_definition", message=definition.damage, version=found.head, path=definition.path
     )
-    text = f"write {definition.path} anew, from the action of version 0 that made it, byte for byte"
+    text = f"write {definition.path} again, byte for byte, from the action of version 0 that made it"
     return Plan(
         head_version=found.head,
         problems=(problem,),
@@ -318,20 +332,20 @@ def _rewriting(found: Survey, definition: Rewritten) -> Plan:
     )
 
 
-def _hole(found: Survey, is_accepted: bool) -> Problem:
+def _hole_problem(found: Survey, is_accepted: bool) -> Problem:
     holes = _shown(found.holes)
     restore = "stop all writers and restore the missing roots, or the whole prefix, from a copy"
-    message = f"the newest version is {found.head}, and below it are missing: {holes}"
+    message = f"the newest version is {found.head}, and versions below it are missing: {holes}"
     if found.head_lacks:
-        message += f"; nor is version {found.head} whole: {found.head_lacks}"
-        mended_by = f"{restore}; up to version {found.holes[0].first - 1} all is readable with --at"
+        message += f"; version {found.head} is not whole either: {found.head_lacks}"
+        mended_by = f"{restore}; versions up to {found.holes[0].first - 1} can be read with --at"
     elif is_accepted:
         mended_by = ""
     else:
         mended_by = (
-            f"{restore}; or give them up: alpheus repair --accept-head goes on above version {found.head}"
+            f"{restore}; or give them up: alpheus repair --accept-head continues above version {found.head}"
         )
-        mended_by += ", whose tree is whole, and with what that holds of them"
+        mended_by += ", whose tree is whole, and keeps what that tree has of them"
     return Problem(
         kind="history_replaced",
         message=message,
@@ -351,14 +365,13 @@ def _shown(ranges: Sequence[VersionRange]) -> str:
     return shown if more <= 0 else f"{shown} and {more} more ranges"
 
 
-def _missing(found: Survey, mended_by: str) -> Iterable[Problem]:
+def _find_missing(found: Survey, mended_by: str) -> Iterable[Problem]:
     for one in found.lost:
         if one.version < found.head:
-            if not _lies_in(one.version, found.holes):  # else it is told with the hole
+            if not _lies_in(one.version, found.holes):  # otherwise the hole reports it
                 yield Problem(
                     kind="head_missing",
-                    message=f"{one.known_from} tells of version {one.version}, which a repair gave up without coming"
-                    " to its end",
+                    message=f"{one.known_from} names version {one.version}, which an unfinished repair gave up",
                     version=one.version,
                     path=one.known_from,
                     mended_by=mended_by,
@@ -366,8 +379,8 @@ def _missing(found: Survey, mended_by: str) -> Iterable[Problem]:
             continue
         yield Problem(
             kind="head_missing",
-            message=f"version {one.version} was {one.commit_id}, says {one.known_from}, and is not there;"
-            f" the newest that is there is {found.head}",
+            message=f"version {one.version} is missing: {one.known_from} knows it as {one.commit_id};"
+            f" the newest existing version is {found.head}",
             version=one.version,
             path=one.known_from,
             mended_by=mended_by,
@@ -375,47 +388,46 @@ def _missing(found: Survey, mended_by: str) -> Iterable[Problem]:
     if found.hint is not None:
         yield Problem(
             kind="head_missing",
-            message=f"{fmt.LATEST_HINT} names version {found.hint}, which is not there;"
-            f" the newest that is there is {found.head}",
+            message=f"{fmt.LATEST_HINT} names version {found.hint}, which is missing;"
+            f" the newest existing version is {found.head}",
             version=found.hint,
             path=fmt.LATEST_HINT,
             mended_by=mended_by,
         )
 
 
-def _unlinked(found: Foregone, is_accepted: bool) -> Problem:
+def _unlinked_problem(found: Foregone, is_accepted: bool) -> Problem:
     version = found.head.version
     return Problem(
         kind="history_replaced",
-        message=f"version {version} was made on {found.head.made_on}, and version {version - 1} is {found.head.below}:"
-        f" the storage was put back, and written on by two. The head holds nothing of {found}",
+        message=f"version {version} was made on {found.head.made_on}, but version {version - 1} is {found.head.below}:"
+        " the storage was restored to an older state, and two histories were written on it. The head has nothing of"
+        f" {found}",
         version=version,
         path="",
         mended_by=""
         if is_accepted
-        else f"restore the prefix from a copy in which version {version} was not written yet; or alpheus repair"
-        f" --accept-head keeps version {version} and gives those below it up: they stay readable with --at"
-        f" {version - 1}",
+        else f"restore the prefix from a copy without version {version}; or run alpheus repair --accept-head, which"
+        f" keeps version {version} and gives up those below it: they stay readable with --at {version - 1}",
     )
 
 
-def _skew(found: Survey, mended_by: str) -> Iterable[Problem]:
+def _find_skew(found: Survey, mended_by: str) -> Iterable[Problem]:
     if found.created_at_millis:
         ahead = duration_text(found.created_at_millis - found.now_millis)
         first, first_millis = found.ahead_since
         went_on = found.created_at_millis - first_millis
         by_a_clock = (
-            f". Versions {first} to {found.head} have times in the future, and these went on for"
-            f" {duration_text(went_on)}, as by a clock: if it is right, set this machine's, for what a repair records"
-            " cannot be taken back"
+            f". Versions {first} to {found.head} have times in the future that span {duration_text(went_on)}, as by a"
+            " running clock: if that clock is right, set this machine's clock, because a repair cannot be undone"
             if went_on > fmt.CLOCK_SKEW_MILLIS_MAX
             else ""
         )
         yield Problem(
             kind="clock_skew",
-            message=f"the time of version {found.head} is {time_text(found.created_at_millis)}, {ahead} in the future"
-            f" of this machine's clock, which says {time_text(found.now_millis)}: the clock of a writer was wrong, or"
-            f" this one is{by_a_clock}",
+            message=f"the time of version {found.head} is {time_text(found.created_at_millis)}, {ahead} ahead of this"
+            f" machine's clock, which says {time_text(found.now_millis)}: a writer's clock was wrong, or this clock"
+            f" is{by_a_clock}",
             version=found.head,
             path="",
             mended_by=mended_by,
@@ -428,22 +440,22 @@ def _steps(found: Survey, repair: Repair | None) -> Iterable[Step]:
         yield Step(
             do="record",
             path="",
-            text=f"write version {found.head + 1}, from which on the times of versions count anew: its own is"
+            text=f"write version {found.head + 1}, which restarts the times of versions: its own time is"
             f" {time_text(found.now_millis)} or later, by this machine's clock",
         )
     if repair is not None and found.holes and repair.given_up:
         yield Step(
             do="record",
             path="",
-            text=f"write version {found.head + 1}, which records that version {found.head} is the head and what is"
-            f" missing below it is given up: {_shown(found.holes)}",
+            text=f"write version {found.head + 1}, which records that version {found.head} is the head, and that the"
+            f" missing versions below it are given up: {_shown(found.holes)}",
         )
     if repair is not None and found.foregone is not None and repair.given_up:
         yield Step(
             do="record",
             path="",
-            text=f"write version {found.head + 1}, which records that version {found.head} is the head, though it was"
-            f" not made on version {found.head - 1}, and what the head does not hold is lost to it: {found.foregone}",
+            text=f"write version {found.head + 1}, which records that version {found.head} is the head although it was"
+            f" not made on version {found.head - 1}, and that it has nothing of {found.foregone}",
         )
     above = [one for one in repair.lost if one.version > found.head] if repair is not None else []
     if above:
@@ -451,20 +463,20 @@ def _steps(found: Survey, repair: Repair | None) -> Iterable[Step]:
         yield Step(
             do="record",
             path="",
-            text=f"write version {found.head + 1}, which records that version {found.head} is the head and what was"
-            f" known above it is given up: {given_up}",
+            text=f"write version {found.head + 1}, which records that version {found.head} is the head, and that the"
+            f" versions known above it are given up: {given_up}",
         )
     for path in found.files:
         yield Step(do="delete", path=path, text=f"delete {path}")
     if found.hint is not None:
-        yield Step(do="hint", path=fmt.LATEST_HINT, text=f"write {fmt.LATEST_HINT} anew")
+        yield Step(do="hint", path=fmt.LATEST_HINT, text=f"write {fmt.LATEST_HINT} again")
 
 
-# --- doing -----------------------------------------------------------------------------------------
+# --- carry out -------------------------------------------------------------------------------------
 
 
 class Repaired(msgspec.Struct, frozen=True, kw_only=True):
-    """`version`: the one that records it; None: nothing needed to be recorded."""
+    """The steps that were done. `version` is the version that records the repair; None when it needed no record."""
 
     version: int | None
     steps: tuple[Step, ...]
@@ -478,10 +490,10 @@ async def carry_out(
     clock: Clock | None = None,
     identities: Identities | None = None,
 ) -> Repaired:
-    """Do what a plan says, in its order: what is killed on the way is found and finished by the next repair.
+    """Carry out the steps of a plan, in order. The next repair finishes a repair that was killed on the way.
 
-    Raises Corrupt for a plan that leaves a problem, InvalidInput when others wrote since the survey, and as a commit.
-    Nothing was written then, or what was is recorded.
+    Raises Corrupt for a plan that leaves a problem, InvalidInput when another process has written since the survey, and
+    the errors of a commit. After an error nothing was written, or the log records what was.
     """
     plan.check()
     if plan.definition is not None:
@@ -498,8 +510,8 @@ async def _do(journal: Journal, plan: Plan, principal: str) -> int | None:
     version = None
     if plan.steps and journal.head.version != plan.head_version:
         raise InvalidInput(
-            f"the head is version {journal.head.version}, and was {plan.head_version} when this was planned:"
-            " others write meanwhile",
+            f"the head is version {journal.head.version}, but it was {plan.head_version} when this was planned:"
+            " another process is writing",
             hint="stop all writers and run alpheus repair again",
         )
     for step in plan.steps:

@@ -224,7 +224,7 @@ async def test_a_head_above_a_hole_that_is_not_whole_is_not_accepted() -> None:
     made = await planned(lake)
     (problem,) = made.problems
     assert stored.path in problem.message
-    assert "up to version 10" in problem.mended_by
+    assert "versions up to 10" in problem.mended_by
     await raises(Corrupt, done(lake, made), kind="history_replaced")
     assert await listed(lake.storage, "") == before
 
@@ -254,7 +254,7 @@ async def test_what_others_wrote_since_the_survey_is_not_given_up() -> None:
     made = await planned(lake)
     await lake.commit(journal, lake.namespace("meanwhile"))
     error = await raises(InvalidInput, done(lake, made))
-    assert "the head is version 3, and was 2" in error.message
+    assert "the head is version 3, but it was 2" in error.message
 
 
 async def test_a_repair_killed_after_any_step_is_finished_by_the_next() -> None:

@@ -1,7 +1,7 @@
-"""Verify every invariant of a stored catalog: the slot chain, the trees, the actions, what they point at.
+"""Check every invariant of a stored catalog: the slots, the trees, the actions, and the files that they name.
 
-Double entry: the structural diff of two versions (what changed) must equal what the recorded actions say (why),
-and executing the recorded operations again must give the very definitions that are stored.
+The check is a double entry: the structural diff of two versions (what changed) must equal the effects of the recorded
+actions (why), and executing the recorded operations again must give the stored definitions.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from alpheus_journal.tree.reader import KeyChange
 async def check_storage(
     storage: Storage, *, after: int | None = None
 ) -> AsyncIterator[Finding | CheckSummary]:
-    """As `check_catalog`, of what lies under a prefix though it may not open: what keeps it from opening is told first.
-    Raises NotFound (`no_catalog`), Unavailable."""
+    """Check a catalog that may not open; see `check_catalog`. The problems that prevent opening come first.
+
+    Raises NotFound (`no_catalog`) and Unavailable.
+    """
     follower, problems = await open_for_check(storage)
     if follower is not None:
         async for item in _Check(follower, problems).run(after):
@@ -50,21 +52,21 @@ async def check_storage(
 
 
 def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
-    """Findings as they are met, the summary last. `after`: only versions above it (exclusive).
+    """Yield findings as they occur, and the summary last. Checks only versions above `after` (exclusive).
 
-    Lists the slots; reads every kept root, every node that differs between versions, every definition that
-    actions name, that other software brought and that the head holds, every manifest segment that these bring,
-    the size of every data file, and every lease. Changes nothing.
+    Lists the slots. Reads every kept root, every node that differs between versions, every definition that actions
+    name, that other software wrote or that the head has, every manifest segment of these, the size of every data file,
+    and every lease. Changes nothing.
 
-    What another writer may do and this software does not (more or fewer keys in a node than the order asks for,
-    deleted keys, no padding) is no finding. Two things are, though nothing is lost by them: `utf16_order`, and
-    `foreign_write`, a version of other software above one of ours.
+    Deviations that other writers are allowed are no findings: more or fewer keys in a node than the order asks for,
+    deleted keys, no padding. Two kinds are findings although nothing is lost: `utf16_order`, and `foreign_write` for a
+    version of other software above one of ours.
     """
     return _Check(follower).run(after)
 
 
 class _Ids:
-    """The ids of all transactions that were looked at, in 12 bytes each."""
+    """The ids of all checked transactions, in 12 bytes each."""
 
     def __init__(self) -> None:
         self._hashes = array("Q")
@@ -75,7 +77,7 @@ class _Ids:
         self._versions.append(version)
 
     def repeated(self) -> list[int]:
-        """Versions whose transactions have the id of one before them, ascending."""
+        """Return the versions with a transaction that has the id of an earlier one, ascending."""
         hashes = pa.Array.from_buffers(pa.uint64(), len(self._hashes), [None, pa.py_buffer(self._hashes)])
         versions = pa.Array.from_buffers(pa.uint32(), len(hashes), [None, pa.py_buffer(self._versions)])
         seen = pa.table({"id": hashes, "version": versions})
@@ -113,7 +115,7 @@ class _Check:
         for version in self._ids.repeated():
             yield self._findings.add(
                 "id_reused",
-                f"a transaction of version {version} has the id of an earlier one: what it did was perhaps done twice",
+                f"a transaction of version {version} has the id of an earlier one: its work may have been done twice",
                 self._follower.log.path(version),
                 version,
             )
@@ -128,7 +130,7 @@ class _Check:
         ):
             yield self._findings.add(
                 "checkpoint_differs",
-                f"this checkpoint is whole, and says something else than the tree of version {version}: {what}",
+                f"this checkpoint is whole, but it differs from the tree of version {version}: {what}",
                 path,
                 version,
             )
@@ -142,7 +144,7 @@ class _Check:
         )
 
     async def _find_head(self) -> AsyncIterator[Finding]:
-        """Set the head to check up to; where the version above it is damaged, report that one and those above."""
+        """Set the head up to which to check. Where the version above it is damaged, report that and later versions."""
         try:
             self._head = (await self._follower.refresh()).version
         except AlpheusError as error:
@@ -157,7 +159,7 @@ class _Check:
                     yield self._findings.of_error(damage, version, log.path(version))
 
     async def _check_versions(self, after: int | None) -> AsyncIterator[Finding]:
-        """Each version in turn against the one below it, then what the newest names."""
+        """Check each version against the one below it, and then the contents of the newest one."""
         log = self._follower.log
         oldest = await self._follower.oldest()
         self._lowest = first = oldest if after is None else max(oldest, after + 1)
@@ -179,7 +181,7 @@ class _Check:
                 previous = None
                 continue
             if log.gave_up(version - 1) is not None and log.gave_up(version) is None:
-                previous = None  # it was not made on that one, or nobody knows
+                previous = None  # the version was not made on that one, as far as is known
             try:
                 async for finding in self._check_version(root, previous):
                     yield finding
@@ -193,7 +195,7 @@ class _Check:
                 yield finding
 
     async def _check_version(self, root: Root, previous: Root | None) -> AsyncIterator[Finding]:
-        """One version: its tree, and what its actions say against what differs."""
+        """Check one version: its tree, its link, and its actions against the differences."""
         if previous is not None:
             self._own_below |= not previous.is_foreign
         async for finding in self._trees.check(root):
@@ -202,7 +204,7 @@ class _Check:
         if link is not None:
             yield self._findings.of_error(link, root.version)
         if link is not None or (previous is None and root.version):
-            return  # the version before is gone, or another: nothing to compare with
+            return  # the version before has expired or is another one, so there is nothing to compare with
         if (
             previous is not None
             and root.created_at_millis < previous.created_at_millis
@@ -210,7 +212,7 @@ class _Check:
             and not counts_anew(root.transactions)
         ):
             yield self._findings.add(
-                "corrupt_history", "created before the version below it", root.path, root.version
+                "corrupt_history", "its time is before that of the version below it", root.path, root.version
             )
         before = previous.node if previous is not None else EMPTY
         changes = await self._trees.diff(before, root.node)
@@ -227,7 +229,7 @@ class _Check:
             if len(known) == len(operations) and operations_digest(known) != transaction.operations_digest:
                 yield self._findings.add(
                     "corrupt_action",
-                    f"the actions of transaction {transaction.id} are not the operations of its digest",
+                    f"the actions of transaction {transaction.id} do not match its digest",
                     root.path,
                     root.version,
                 )
@@ -237,7 +239,7 @@ class _Check:
     async def _check_actions(
         self, root: Root, previous: Root | None, changes: Sequence[KeyChange]
     ) -> AsyncIterator[Finding]:
-        """What the actions say to have changed, against what differs between the trees."""
+        """Compare the recorded effects of the actions with the differences between the trees."""
         before = previous.node if previous is not None else EMPTY
         catalog = previous.catalog_def if previous is not None else ""
         recorded: dict[Key, tuple[str | None, str | None]] = {}
@@ -252,7 +254,8 @@ class _Check:
                     if (effect.path_before or None) != last:
                         yield self._findings.add(
                             "corrupt_history",
-                            f"{action.type} on {effect.name} found {effect.path_before}, the action before left {last}",
+                            f"{action.type} on {effect.name} found {effect.path_before}, but the action before left"
+                            f" {last}",
                             root.path,
                             root.version,
                         )
@@ -263,15 +266,15 @@ class _Check:
             if expected.get(key) != actual.get(key):
                 yield self._findings.add(
                     "corrupt_history",
-                    f"{self._reader.keys.parse(key)}: the actions say {expected.get(key)},"
-                    f" the trees differ by {actual.get(key)}",
+                    f"{self._reader.keys.parse(key)}: the actions record {expected.get(key)},"
+                    f" but the trees differ by {actual.get(key)}",
                     root.path,
                     root.version,
                 )
         if catalog != root.catalog_def:
             yield self._findings.add(
                 "corrupt_history",
-                f"the actions leave the catalog definition at {catalog}, the root names {root.catalog_def}",
+                f"the actions leave the catalog definition at {catalog}, but the root names {root.catalog_def}",
                 root.path,
                 root.version,
             )
@@ -279,8 +282,10 @@ class _Check:
     async def _check_foreign_write(
         self, root: Root, previous: Root | None, changes: Sequence[KeyChange]
     ) -> AsyncIterator[Finding]:
-        """What other software did to a catalog that this software has written: it is read, and must be known of, for
-        it can lose what others commit at the same time."""
+        """Report a version of other software above one of ours, and read the definitions that it wrote.
+
+        Such software can lose commits that other processes make at the same time.
+        """
         for key, _, path in changes:
             if path is None:
                 continue

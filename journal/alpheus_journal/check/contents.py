@@ -1,4 +1,4 @@
-"""What the nodes point at: definitions, manifest segments, data files."""
+"""Check the files that nodes name: definitions, manifest segments, data files."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from alpheus_journal.tree.reader import Reader, Snapshot
 
 
 class ContentCheck:
-    """Reads each definition, segment and data file size once, whichever version names it."""
+    """Reads each definition, each segment and the size of each data file only once, for all versions."""
 
     def __init__(self, reader: Reader, findings: Findings) -> None:
         self._reader = reader
         self._findings = findings
         self.definitions: set[str] = set()
-        """Paths of definitions that were read."""
+        """The paths of definitions that were read."""
         self.brought: set[str] = set()
-        """Segments that were checked with the action that brought them."""
+        """The paths of segments that were checked with the action that added them."""
         self.manifests_count = 0
         self._segments: set[str] = set()
         self._files: set[str] = set()  # data files that were looked for
@@ -43,7 +43,7 @@ class ContentCheck:
         return StoredObject(path, data[path])
 
     async def check_head(self, root: Root) -> AsyncIterator[Finding]:
-        """At the newest version: every definition, every manifest segment, every data file."""
+        """Check every definition, manifest segment and data file of the newest version."""
         snapshot = Snapshot(self._reader, root.version, root.node, root.catalog_def)
         try:
             catalog = await self.stored(root.catalog_def, Kind.CATALOG)
@@ -85,7 +85,7 @@ class ContentCheck:
     async def segment(
         self, segment: Segment, table_id: str, name: ObjectName, *, of_table: bool = True
     ) -> Content:
-        """What a manifest segment lists. Raises Corrupt when it is not there or not what `segment` says."""
+        """Return the content of a manifest segment. Raises Corrupt when it is missing or differs from `segment`."""
 
         def corrupt(reason: str) -> Corrupt:
             return Corrupt(
@@ -102,12 +102,12 @@ class ContentCheck:
         except NotFound:
             raise corrupt("is not there") from None
         if not is_content_of(segment, data):
-            raise corrupt("has not the size and SHA-256 that the catalog records")
+            raise corrupt("differs from the size and SHA-256 that the catalog records")
         content = Content.decode(data, segment.path, table_id)
         files = content.files
         told = segment.file_count, segment.row_count, segment.size_bytes
         if told != (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files)):
-            raise corrupt("does not add up")
+            raise corrupt("has other totals than the catalog records")
         if of_table:
             found = pc.min_max(content.sequences(segment)).as_py()
             if (found["min"], found["max"]) != (segment.lowest_sequence, segment.sequence):

@@ -1,4 +1,4 @@
-"""Executes the recorded operations of a version again: the result must be the stored bytes of every object."""
+"""Execute the recorded operations of a version again. The result must be the stored bytes of every object."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from alpheus_journal.workspace.workspace import Unfetched, Workspace, definition
 
 
 def _sorted(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """The files of stamped segments in order of their paths."""
+    """Return the rows of segments in the order of their paths. Each row must have its sequence."""
     plain = [batch.replace_schema_metadata(None) for batch in batches]
     return pa.Table.from_batches(plain, schema=SEGMENT_SCHEMA).sort_by("path").combine_chunks()
 
 
 class Execution:
-    """What the operations of one version are executed on again: the version before it, and on top what the actions
-    before them left. It is the `prefetch.History` of that version."""
+    """The objects that the operations of one version are executed on: the version before it, and on top the results of
+    earlier actions. Also the `prefetch.History` of that version."""
 
     def __init__(self, follower: Follower, reader: Reader, root: Root, previous: Root | None) -> None:
         self._follower = follower
@@ -96,7 +96,7 @@ class ExecutionCheck:
     async def check(
         self, root: Root, transaction: RecordedTransaction, execution: Execution
     ) -> AsyncIterator[Finding]:
-        """Execute each recorded operation on what it found; the result must be the stored bytes of every object."""
+        """Execute each recorded operation on the objects that it found, and compare the result with stored bytes."""
         operations = [action.operation for action in transaction.actions if action.operation is not None]
         numbers = itertools.count()
         context = ExecutionContext(
@@ -106,10 +106,10 @@ class ExecutionCheck:
             writes=tables_written(operations),
             writer=transaction.writer,
             version=root.version,
-            merges=False,  # which does not change what a table holds
+            merges=False,  # a merge does not change the content of a table
         )
         for action in transaction.actions:
-            await asyncio.sleep(0)  # what comes from caches waits for nothing, and others have work to do
+            await asyncio.sleep(0)  # reads from caches never wait, so let the event loop take a turn
             operation = action.operation
             try:
                 before, after = await self._effects(action)
@@ -146,7 +146,7 @@ class ExecutionCheck:
                 async for finding in self._execute_again(root, action, operation, context, execution, after):
                     yield finding
             except AlpheusError as error:
-                # Of an expired version nothing is known that could be compared.
+                # An expired version leaves nothing to compare.
                 if not (isinstance(error, Expired) and error.kind == "version_expired"):
                     yield self._findings.of_error(error, root.version, action.path_before or root.path)
             for name, stored in after.items():
@@ -155,8 +155,11 @@ class ExecutionCheck:
     async def _effects(
         self, action: Action
     ) -> tuple[dict[ObjectName, StoredObject | None], dict[ObjectName, StoredObject | None]]:
-        """What an action says to have found and left, by object. Raises Corrupt for what it left and is damaged; what
-        it found may be, which is told of whatever left it."""
+        """Return the objects that an action found and left, by name.
+
+        Raises Corrupt for a damaged object that it left. An object that it found may be damaged: the action that left
+        it reports that.
+        """
         paths = {
             path: effect.name.kind
             for effect in action.effects
@@ -196,7 +199,7 @@ class ExecutionCheck:
         )
         needs = footprint(operation, execution.running)
         if execution.unreadable & {*needs.names, *needs.related}:
-            return  # found already
+            return  # reported already
         if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
             async for finding in self._check_segments(root, action, operation, execution, segments):
                 yield finding
@@ -206,7 +209,7 @@ class ExecutionCheck:
         if not same:
             yield self._findings.add(
                 "corrupt_history",
-                f"replaying {action.type} on {action.name} changes other objects, or gives other ids, than recorded",
+                f"replaying {action.type} on {action.name} changes other objects or assigns other ids than recorded",
                 root.path,
                 root.version,
             )
@@ -223,7 +226,7 @@ class ExecutionCheck:
         execution: Execution,
         segments: Iterable[Segment],
     ) -> AsyncIterator[Finding]:
-        """The segments that an operation names, and the data files of those that it adds."""
+        """Check the segments that an operation names, and the data files of those that it adds."""
         removed = operation.removed if isinstance(operation, ChangeRows) else ()
         for segment in segments:
             self._contents.brought.add(segment.path)
@@ -238,7 +241,7 @@ class ExecutionCheck:
     async def _execute(
         self, action: Action, operation: Operation, context: ExecutionContext, execution: Execution
     ) -> tuple[Workspace, Executed]:
-        """Execute on a fork of what the actions before left; fetches the segments that turn out to be needed."""
+        """Execute on a fork of the results of earlier actions. Fetches the segments that turn out to be needed."""
         while True:
             fork = execution.running.fork()
             try:
@@ -257,7 +260,7 @@ class ExecutionCheck:
         executed: Executed,
         stored: StoredObject | None,
     ) -> AsyncIterator[Finding]:
-        """What executing again left of one object, against what is stored of it."""
+        """Compare one object after the execution with its stored definition."""
         result = fork.get(effect.name)
         given = result.definition if result is not None else None
         kept = result is not None and result.path not in executed.uploads
@@ -265,7 +268,7 @@ class ExecutionCheck:
             try:
                 if await self._holds_the_same(effect.name, fork, result, stored):
                     return
-            except AlpheusError as error:  # of a segment; or it is the definition that names it wrongly
+            except AlpheusError as error:  # a segment is damaged, or the definition names it wrongly
                 yield self._findings.of_error(error, root.version, effect.path_after)
         if given != (stored.definition if stored else None) or (kept and result != stored):
             yield self._findings.add(
@@ -279,8 +282,11 @@ class ExecutionCheck:
     async def _holds_the_same(
         self, name: ObjectName, space: Workspace, given: StoredObject | None, stored: StoredObject | None
     ) -> bool:
-        """Whether two definitions of a table differ in nothing but which segments list its files: those that a commit
-        makes have names and bytes of their own. Raises Corrupt when one cannot be read or is not what they say."""
+        """Return whether two definitions of a table only differ in the segments that list its files.
+
+        Each commit gives new segments random names, and may cut them differently. Raises Corrupt for a segment that
+        cannot be read or differs from its definition.
+        """
         assert given is not None
         assert stored is not None
         ours, theirs = definition_of(name, given), definition_of(name, stored)
@@ -289,7 +295,7 @@ class ExecutionCheck:
         if msgspec.structs.replace(ours, segments=theirs.segments) != theirs:
             return False
         if encode_definition(theirs) != stored.definition:
-            return False  # it is damaged where it changes nothing
+            return False  # the definition is damaged in a part without meaning
         both = set(ours.segments) & set(theirs.segments)
         mine = []
         for segment in ours.segments:
@@ -309,7 +315,7 @@ class ExecutionCheck:
     async def _check_creation(
         self, root: Root, operation: CreateCatalog, stored: StoredObject
     ) -> AsyncIterator[Finding]:
-        """Version 0: the stored catalog definition is what the action records, to the byte."""
+        """Check that the stored catalog definition of version 0 has exactly the bytes that the action records."""
         if encode_definition(operation.definition) != stored.definition:
             yield self._findings.add(
                 "corrupt_definition",

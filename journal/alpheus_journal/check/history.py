@@ -1,4 +1,4 @@
-"""Slots, links between versions, hints and leases: whether the history is whole."""
+"""Check that the history is whole: slots, links between versions, hints and leases."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class HistoryCheck:
         self._findings = findings
 
     async def broken_link(self, root: Root, previous: Root | None) -> AlpheusError | None:
-        """Why the version was not made on the one below it, which may be a tombstone; None: it was, as far as it says
-        and as that one can be read."""
+        """Return why a version was not made on the version below it, which may be a tombstone.
+
+        None means that it was, as far as the root says and the version below can be read.
+        """
         if not root.version or not root.previous_commit_id or self._follower.log.gave_up(root.version - 1):
             return None
         try:
             below = previous.commit_id if previous else await self._follower.log.commit_id(root.version - 1)
         except (Corrupt, NotFound):
-            return None  # found with that version
+            return None  # the check of that version reports this
         try:
             check_follows(root, below)
         except Corrupt as error:
@@ -37,7 +39,8 @@ class HistoryCheck:
         return None
 
     async def check_slots(self, head: int, lowest: int) -> AsyncIterator[Finding]:
-        """No slot lies above a free one: else a deleted slot passes for the end of history, and is written again."""
+        """Check that no filled slot is above a free one. Otherwise a deleted slot passes for the end of the history and
+        is written again."""
         log, above, listed = self._follower.log, set[int](), bytearray((head >> 3) + 1)
         async with contextlib.aclosing(log.storage.list("vn/")) as entries:  # type: ignore[type-var]
             async for entry in entries:
@@ -54,12 +57,12 @@ class HistoryCheck:
                     listed[version >> 3] |= 1 << (version & 7)
         for version in evidence.missing_versions(listed, head):
             if version >= lowest or log.gave_up(version) is not None:
-                continue  # those after it were read
+                continue  # the versions from `lowest` on were read
             if not await log.exists(version):
                 yield self._add_hole(version, version, head)
         free = head + 1
         for version in sorted(above):
-            # Asked after the listing, which may miss what was written meanwhile.
+            # Looked for after the listing, which may miss slots that were written meanwhile.
             if version > free and not await log.exists(free):
                 yield self._add_hole(free, version - 1, max(above))
             free = version + 1
@@ -68,13 +71,13 @@ class HistoryCheck:
         what = f"version {first} is" if first == last else f"versions {first} to {last} are"
         return self._findings.add(
             "corrupt_history",
-            f"version {top} is there and {what} not: somebody deleted them, or the storage was put back",
+            f"version {top} exists, but {what} missing: a file was deleted, or the storage was restored",
             self._follower.log.path(first),
             first,
         )
 
     async def check_lost(self, head: int, clues: Clues) -> AsyncIterator[Finding]:
-        """Nothing tells of a version above the head."""
+        """Check that no file names a version above the head."""
         log = self._follower.log
         around = {version for version in clues.around(head) if version > head}
         free = around - await evidence.find_taken(log, around)
@@ -82,22 +85,24 @@ class HistoryCheck:
         for lost in await evidence.find_lost(log, self._follower.catalog_id, files):
             yield self._findings.add(
                 "head_missing",
-                f"{lost.known_from} knows version {lost.version} as {lost.commit_id}, which is not there;"
-                f" the newest is {head}",
+                f"{lost.known_from} knows version {lost.version} as {lost.commit_id}, which is missing;"
+                f" the newest version is {head}",
                 lost.known_from,
                 lost.version,
             )
         if clues.hint is not None and clues.hint in free:
             yield self._findings.add(
                 "head_missing",
-                f"{fmt.LATEST_HINT} names version {clues.hint}, which is not there; the newest is {head}",
+                f"{fmt.LATEST_HINT} names version {clues.hint}, which is missing; the newest version is {head}",
                 fmt.LATEST_HINT,
                 clues.hint,
             )
 
     async def check_leases(self, head: int) -> AsyncIterator[Finding]:
-        """Every lease can be read, and is of a version of this history: else it keeps a collector from deleting
-        anything, or keeps what nobody knows."""
+        """Check that every lease can be read and is on a version of this history.
+
+        Otherwise a lease keeps a collector from deleting anything, or protects an unknown version.
+        """
         async with contextlib.aclosing(leases_in(self._follower.log.storage)) as leases:  # type: ignore[type-var]
             async for found in leases:
                 if found.lease is None:
@@ -108,14 +113,14 @@ class HistoryCheck:
                 try:
                     commit_id = await self._follower.log.commit_id(copy.version)
                 except NotFound:
-                    commit_id = "not there"
+                    commit_id = "missing"
                 except Corrupt:
-                    continue  # of the version, and found with it
+                    continue  # the check of that version reports this
                 if commit_id != copy.commit_id:
                     yield self._findings.add(
                         "corrupt_history",
-                        f"the lease {found.path} is on version {copy.version} as {copy.commit_id}, which is"
-                        f" {commit_id}: the storage was put back to an older state",
+                        f"the lease {found.path} is on version {copy.version} as {copy.commit_id}, but that version is"
+                        f" {commit_id}: the storage was restored to an older state",
                         found.path,
                         copy.version,
                     )

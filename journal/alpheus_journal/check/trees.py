@@ -1,4 +1,4 @@
-"""The nodes of each version."""
+"""Check the nodes of each version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from alpheus_journal.tree.reader import KeyChange, Reader
 
 
 class TreeCheck:
-    """`reader` has caches of its own: what this process remembers says nothing about what is stored."""
+    """Checks the tree of each version. `reader` has caches of its own, because the process's caches prove nothing about
+    the stored bytes."""
 
     def __init__(self, follower: Follower, findings: Findings) -> None:
         self._order = follower.definition.order
@@ -28,7 +29,7 @@ class TreeCheck:
             on_node=self._note,
         )
         self.nodes: set[NodePath] = set()
-        """Nodes that were read."""
+        """The paths of nodes that were read."""
         self._foreign_nodes: set[NodePath] = set()
         self._utf16_nodes: set[NodePath] = set()
 
@@ -39,7 +40,7 @@ class TreeCheck:
             self._utf16_nodes.add(path)
 
     async def check(self, root: Root) -> AsyncIterator[Finding]:
-        """The tree of one version, and the rows of its root."""
+        """Check the tree of one version, and the rows of its root."""
 
         def is_foreign(path: NodePath) -> bool:
             return path in self._foreign_nodes if path else root.is_foreign
@@ -51,8 +52,8 @@ class TreeCheck:
         if UTF16_ORDER in root.defects or len(self._utf16_nodes) > seen:
             yield self._findings.add(
                 "utf16_order",
-                f"version {root.version} has keys in UTF-16 order, as the Java SDK writes them and cannot look them up;"
-                " here they are read, and put in order by the next commit that touches them",
+                f"version {root.version} has keys in UTF-16 order, which the Java SDK writes but cannot look up; this"
+                " software reads them, and the next commit that touches them puts them in order",
                 root.path,
                 root.version,
             )
@@ -63,8 +64,8 @@ class TreeCheck:
         return await tree.run_async(tree.diff(before, after), self.load)
 
     async def _check_rows(self, root: Root) -> AsyncIterator[Finding]:
-        """What reading a root of ours does not look at, where no checksum of its rows did: a bit of it may have
-        flipped."""
+        """Check the parts of a root of ours that reading it skips, unless a checksum covers its rows. A bit may have
+        flipped there."""
         if root.is_foreign or root.has_checksum:
             return
         path = root.path
@@ -74,7 +75,7 @@ class TreeCheck:
             yield self._findings.add("corrupt_node", f"version {root.version} {problem}", path, root.version)
 
     async def key_of(self, before: Node, after: Node, name: ObjectName) -> Key:
-        """Of a name under both paddings the one that a commit on `before` finds."""
+        """Return the key of a name that a commit on `before` finds, where two paddings are possible."""
         if name.full_name.isascii():
             return self.reader.keys.key(name)
         for root in (before, after):

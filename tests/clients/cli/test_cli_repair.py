@@ -80,7 +80,7 @@ def test_a_hole_is_described_and_given_up(place: Path) -> None:
     before = files(place)
     result = repair(place, "--dry-run")
     assert result.exit_code == 1
-    assert "the newest version is 2, and below it are missing: version 1" in result.stdout
+    assert "the newest version is 2, and versions below it are missing: version 1" in result.stdout
     assert "alpheus repair --accept-head" in result.stdout
     assert files(place) == before
     answer(repair(place, "--accept-head", "--yes", "--output", "json"))

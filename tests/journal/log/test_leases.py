@@ -931,4 +931,4 @@ async def test_check_looks_at_leases() -> None:
         await lake.storage.put(held.path, encode_lease(msgspec.structs.replace(held.lease, copy=copy)))
         (other,) = await findings(journal)
         assert (other.kind, other.path) == ("corrupt_history", held.path)
-        assert "put back" in other.message
+        assert "restored to an older state" in other.message
