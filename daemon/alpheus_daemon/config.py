@@ -330,8 +330,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
         try:
             values[name] = msgspec.convert(value, field.type, strict=not is_text)
         except msgspec.ValidationError as error:
-            told = shown(value) if name in URLS else str(value)
-            raise _bad(origin, f"{error}, not {told[:100]!r}") from None
+            safe = shown(value) if name in URLS else str(value)
+            raise _bad(origin, f"{error}, not {safe[:100]!r}") from None
         origins[name] = origin
     if "url" not in values:
         raise _bad("URL", "it is missing", "for example: alpheus serve file:///lake, or set ALPHEUS_CATALOG")
@@ -440,6 +440,17 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             f"{config.cache_dir!r} is not a folder",
             "make the folder, or leave the setting out",
         )
+    _check_listeners(config, origins)
+    if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
+        raise _bad(
+            origin("trace_endpoint"), "it is not the URL of a collector", "for example http://127.0.0.1:4317"
+        )
+
+
+def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
+    def origin(name: str) -> str:
+        return origins.get(name, flag_name(name))
+
     for name in ("listen", "metrics_listen"):
         address = getattr(config, name)
         if name == "metrics_listen" and not address:
@@ -458,10 +469,6 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             origin("metrics_listen"),
             f"{config.metrics_listen} is taken by --listen {config.listen}",
             "use two ports, for example 7480 and 9464",
-        )
-    if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
-        raise _bad(
-            origin("trace_endpoint"), "it is not the URL of a collector", "for example http://127.0.0.1:4317"
         )
 
 

@@ -229,16 +229,8 @@ async def running(
     service = _service(config, journal, writer, hub, metrics, tracer)
     poller = Poller(journal, **_poller_bounds(config))
     maintenance = Maintenance(journal, **_maintenance_bounds(config))
+    _follow(live, journal, writer, hub, service, poller, maintenance)
 
-    def configure(changed: Config) -> None:
-        writer.configure(**_writer_bounds(changed))
-        hub.configure(**_hub_bounds(changed))
-        service.configure(**_service_bounds(changed))
-        poller.configure(**_poller_bounds(changed))
-        maintenance.configure(**_maintenance_bounds(changed))
-        _size_caches(journal, changed)
-
-    live.follow(configure)
     register_gauges(metrics, journal, writer, hub, service, maintenance)
     server = Server(service, config)
     address = await asyncio.to_thread(server.bind)
@@ -291,6 +283,28 @@ def _service(
         metrics=metrics,
         tracer=tracer,
     )
+
+
+def _follow(
+    live: Live,
+    journal: Journal,
+    writer: Writer,
+    hub: Hub,
+    service: CatalogService,
+    poller: Poller,
+    maintenance: Maintenance,
+) -> None:
+    """Let the parts follow changes of the settings."""
+
+    def configure(changed: Config) -> None:
+        writer.configure(**_writer_bounds(changed))
+        hub.configure(**_hub_bounds(changed))
+        service.configure(**_service_bounds(changed))
+        poller.configure(**_poller_bounds(changed))
+        maintenance.configure(**_maintenance_bounds(changed))
+        _size_caches(journal, changed)
+
+    live.follow(configure)
 
 
 async def _last_group(writer: Writer, writing: asyncio.Task[None], patience_seconds: float) -> None:

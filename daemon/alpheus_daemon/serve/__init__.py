@@ -6,7 +6,7 @@
     weights         what decoding a request may take, counted on its bytes
     lanes           large requests in threads, the smaller ones first
     calls           how many calls run, and what their requests weigh
-    deadlines       ends queued work that waits too long, with one timer
+    deadlines       ends queued work and writes that wait too long, with one timer each
     writer          group commit: the queue, and the one task that empties it
     commit_stream   CommitMany: the commits of one connection in one stream
     lookups         Load: thousands of names answered with bytes that were made once

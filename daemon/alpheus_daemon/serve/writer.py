@@ -4,6 +4,8 @@
 member is *queued* until its group is sealed, then *in flight*. A queued member has had no effect yet, so it can be
 withdrawn. A member in flight continues whether or not a caller still waits for the answer. Members whose judgement
 would rest on unpublished work come back unjudged, and are first in their line again.
+
+The module is long because queue, tickets and groups share the life of a member.
 """
 
 from __future__ import annotations

@@ -698,13 +698,13 @@ class Replay:
         if self.is_unverified:
             return None
         held = state.load(names)
-        told = set(state.names_from_checkpoint(names))
-        if not told:
+        unverified = set(state.names_from_checkpoint(names))
+        if not unverified:
             return held
         known = {
             stored.path: (name, stored)
             for name, stored in zip(names, held, strict=True)
-            if name in told and stored is not None and stored.damage is None
+            if name in unverified and stored is not None and stored.damage is None
         }
         read = await self._follower.reader.stored({path: name.kind for path, (name, _) in known.items()})
         for path, (name, stored) in known.items():

@@ -97,13 +97,13 @@ class Verification:
     async def _compare_definitions(self) -> str:
         reader = self._reader
         part, rest = self._sample[:DEFINITIONS_AT_ONCE], self._sample[DEFINITIONS_AT_ONCE:]
-        told = {
+        held = {
             key: stored for key in part if (stored := self._state.from_checkpoint(key)) and not stored.damage
         }
-        names = {key: reader.keys.parse(unpack(key)) for key in told}
-        read = await reader.stored({stored.path: names[key].kind for key, stored in told.items()})
+        names = {key: reader.keys.parse(unpack(key)) for key in held}
+        read = await reader.stored({stored.path: names[key].kind for key, stored in held.items()})
         self._reads += len(part)
-        for key, stored in told.items():
+        for key, stored in held.items():
             there = read[stored.path]
             # A file that is missing was dropped and collected since, or is damaged. Memory is as good or better then.
             if there.damage is None and there.definition != stored.definition:
@@ -125,9 +125,9 @@ async def find_misleading_checkpoints(
         try:
             opened = await open_checkpoint(log.storage, path)
             facts = opened.facts
-            told = (facts.catalog_id, facts.commit_id, facts.version)
+            claimed = (facts.catalog_id, facts.commit_id, facts.version)
             version = facts.version
-            if told != (
+            if claimed != (
                 catalog_id,
                 await log.commit_id(version),
                 (parse_checkpoint_path(path) or (-1,))[0],

@@ -17,7 +17,8 @@ import pytest
 
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Delivery, Hub, Poller, WriteDeadlines
+from alpheus_daemon.serve.deadlines import WriteDeadlines
+from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Delivery, Hub, Poller
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.errors import (
     Exhausted,

@@ -278,7 +278,7 @@ class Meant(msgspec.Struct, frozen=True, kw_only=True):
             assert row in before or row.lineage not in went_on, f"{row} was deleted, and comes back changed"
         ended = {row.lineage for row in went} - {row.lineage for row in self.wanted}
         after = (before - went) + came
-        assert not ended & {row.lineage for row in after}, "a row that was deleted goes on in another form"
+        assert not ended & {row.lineage for row in after}, "a deleted row continues in another form"
         foreign = before - self.seen
         for row in foreign:
             assert row.id not in self.inserted, f"two merges inserted {row}"

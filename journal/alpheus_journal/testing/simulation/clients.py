@@ -115,7 +115,7 @@ class Subscriber:
     def skip(self, error: Expired, expired: int) -> None:
         """Skip expired events. Versions below `expired` are expired; an event needs its version and the one before."""
         assert self.position < expired, f"{self.name} wants {self.position + 1}, {expired} is kept: {error!r}"
-        assert error.oldest is not None, f"{error!r} does not say where to go on"
+        assert error.oldest is not None, f"{error!r} does not say where to resume"
         assert self.position < error.oldest <= expired, (
             f"{self.name} at {self.position}, {expired}: {error!r}"
         )

@@ -173,7 +173,7 @@ class Evidence:
             for recorded in event.transactions:
                 id = recorded.id
                 assert id not in found, f"{id} in versions {found[id]}, {event.version}"
-                assert id in self._asked or recorded.cancels, f"nobody asked for {id}"
+                assert id in self._asked or recorded.cancels, f"no client requested {id}"
                 found[id] = event.version
         for id, record in self._asked.items():
             version = found.get(id)
@@ -337,7 +337,7 @@ class Rows:
             if table.id in self._rows:
                 self._rows[table.id] = self._past[operation.version][table.id]
         elif isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
-            assert operation.table_id not in self._rows, f"nobody meant {operation!r}"
+            assert operation.table_id not in self._rows, f"no author intended {operation!r}"
 
     def _apply_intent(self, meant: Meant) -> Counter[Row]:
         self.counts.update(meant.labels)

@@ -387,7 +387,7 @@ class World:
             assert version is None or version < expired, f"{id} is in {version}, {expired} is kept: {error!r}"
             self._must_be_gone(oldest_needed(record.transaction), error)
         if error.kind == "id_cancelled":
-            assert record.settling, f"{id}: nobody cancelled it"
+            assert record.settling, f"{id}: no client cancelled it"
         record.open -= 1
 
     async def _again(self, node: Node, client: str) -> None:
