@@ -344,7 +344,7 @@ def _open_unweighed(data: bytes) -> _Opened:
 
 
 def _refusal(check: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> AlpheusError | None:
-    """The error that `check` raises, without the frames that it went through: it is an answer to many."""
+    """Return the error that `check` raises, or None. The error answers many transactions, so it drops its frames."""
     try:
         check(*args, **kwargs)
     except AlpheusError as error:
@@ -353,12 +353,12 @@ def _refusal(check: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> 
 
 
 def transaction_id_of(data: bytes) -> str:
-    """Of a CommitRequest that is refused, whatever else it holds."""
+    """Return the id in a CommitRequest that is refused, whatever else the request holds."""
     return weights.text_of(pb.CommitRequest, data, "transaction_id")
 
 
 async def decode_commit(data: bytes, weight: int) -> Transaction:
-    """As `transaction_of`; a large one in a thread, so that the event loop has its turns."""
+    """Decode a CommitRequest; see `transaction_of`. A large one is decoded in a thread, outside the event loop."""
     if weight > DECODED_AT_ONCE_BYTES:
         size = max(len(data), weight // USUAL_BYTE_WEIGHT)
         transaction = await run_in_lane(size, transaction_of, data, in_pieces=True)
@@ -369,7 +369,7 @@ async def decode_commit(data: bytes, weight: int) -> Transaction:
 
 
 def check_transaction_id(transaction_id: str) -> None:
-    """InvalidInput when it is none."""
+    """Raise InvalidInput for a text that is not a uuid."""
     if not fmt.is_uuid(transaction_id):
         raise InvalidInput(
             f"transaction id {transaction_id[:80]!r} is no uuid", hint="a version 7 UUID in lower case"
