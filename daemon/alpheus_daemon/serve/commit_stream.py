@@ -372,5 +372,5 @@ def check_transaction_id(transaction_id: str) -> None:
     """Raise InvalidInput for a text that is not a uuid."""
     if not fmt.is_uuid(transaction_id):
         raise InvalidInput(
-            f"transaction id {transaction_id[:80]!r} is no uuid", hint="a version 7 UUID in lower case"
+            f"transaction id {transaction_id[:80]!r} is not a uuid", hint="use a version 7 UUID in lower case"
         )
