@@ -21,7 +21,7 @@ from upkeep_driver import Opening, keeping, template, verify, work
 
 from alpheus_journal import failpoints
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.commit.contention import Turns
+from alpheus_journal.commit.contention import Contention
 from alpheus_journal.failpoints import Armed
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import Transaction, UpdateCatalog
@@ -122,7 +122,7 @@ async def test_paused_in_the_upkeep(
         async def at_once(*_: object) -> float:
             return 0.0
 
-        monkeypatch.setattr(Turns, "wait", at_once)
+        monkeypatch.setattr(Contention, "wait", at_once)
     rng = random.Random(point)
     first = UPKEEP.index(point)  # each way of `work` somewhere in a small run
     rounds = lane_count(1, 20)

@@ -10,7 +10,7 @@ from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
 from alpheus_journal.journal import Journal
 from alpheus_journal.testing import Lake
-from alpheus_journal.testing.determinism import SeededIdentities
+from alpheus_journal.testing.simulation.ids import SeededIdentities
 
 
 def session_on(journal: Journal, lake: Lake, seed: int = 0) -> Session:

@@ -373,12 +373,12 @@ async def test_nobody_is_waited_for_who_was_answered_refused_or_left() -> None:
         )
         tasks = [await r.block(), *(r.send(number) for number in (1, 2, 3, 3))]
         await turns()
-        assert len(r.writer._expiries) == 5
+        assert len(r.writer._deadlines) == 5
         tasks[-1].cancel()
         await turns()
-        assert len(r.writer._expiries) == 4
+        assert len(r.writer._deadlines) == 4
         await r.settle(*tasks)
-        assert len(r.writer._expiries) == 0
+        assert len(r.writer._deadlines) == 0
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
