@@ -452,10 +452,10 @@ async def test_what_has_expired_may_hide_what_was_made_at_the_time_of_the_oldest
     lake, _ = await lake_with(6, expired_below=3)
     follower = (await lake.open()).follower
     made_at = (await follower.root(3)).created_at_millis
-    assert await follower.cut(3, 0) is None, "all of that is kept"
-    assert await follower.cut(2, made_at + 1) is None
+    assert await follower.find_cut(3, 0) is None, "all of that is kept"
+    assert await follower.find_cut(2, made_at + 1) is None
     for sought in (made_at, made_at - 1, 0):  # 0: at any time
-        hidden = await follower.cut(2, sought)
+        hidden = await follower.find_cut(2, sought)
         assert isinstance(hidden, Expired)
         assert (hidden.version, hidden.oldest, hidden.path) == (2, 3, follower.log.path(2))
         assert hidden.hint == "the oldest version that is kept is 3"
@@ -468,12 +468,12 @@ async def test_the_clock_of_another_writer_does_not_tell_what_has_expired(foreig
         await foreign_commit(lake, journal, {f"f{number}": ""}, millis=5)
     await lake.expire(below=3)
     all_foreign = (await lake.open()).follower
-    hidden = await all_foreign.cut(0, 10**15)
+    hidden = await all_foreign.find_cut(0, 10**15)
     assert isinstance(hidden, Expired), "nobody's clock tells"
     own = await lake.commit(journal, lake.namespace("own"))
     follower = (await lake.open()).follower
-    assert await follower.cut(0, own.created_at_millis + 1) is None
-    assert isinstance(await follower.cut(0, own.created_at_millis), Expired)
+    assert await follower.find_cut(0, own.created_at_millis + 1) is None
+    assert isinstance(await follower.find_cut(0, own.created_at_millis), Expired)
 
 
 async def test_memory_knows_what_is_older_than_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -556,7 +556,7 @@ async def test_what_was_known_before_a_jump_is_named_once_after_it() -> None:
     assert (await reader.refresh()).version == 9
     for name in ("n5", "n6", "n8"):
         mine = Stakes(lake.transaction(journal, lake.namespace(name), begin=3))
-        assert list(reader.follower.concerning(mine)) == list(range(4, 10)), name
+        assert list(reader.follower.find_concerning(mine)) == list(range(4, 10)), name
 
 
 async def test_looks_at_the_head_are_counted_by_what_they_cost() -> None:
@@ -607,7 +607,7 @@ async def test_an_event_needs_the_version_before_it_and_the_first_one_needs_none
     assert [change.name.namespace for change in (await fresh.event(4)).changes] == ["n4"]
     error = await raises(Expired, fresh.event(3))
     assert error.oldest == 3
-    told = await fresh.follower.told(3)
+    told = await fresh.follower.recorded_event(3)
     assert (told.version, told.changes) == (3, ()), "what it says itself did not go with the one before"
     assert told.token == (await journal.event(3)).token
     assert [recorded.id for recorded in told.transactions] == [
