@@ -125,9 +125,8 @@ def _is_datetime(value: Any, *, zoned: bool) -> bool:
 
 
 def _boolean(value: Any) -> bool:
-    return (
-        isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
-    )  # numpy's bool
+    is_of_numpy = getattr(getattr(value, "dtype", None), "kind", "") == "b"
+    return isinstance(value, bool) or is_of_numpy
 
 
 def _integer(value: Any) -> bool:

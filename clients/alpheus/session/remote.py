@@ -75,7 +75,7 @@ LOAD_BYTES_MAX = 2 << 20
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", wire.REPLY_BYTES_MAX),
     ("grpc.max_send_message_length", -1),
-    # Unprobed, a reader that pauses costs the daemon 0.1 MiB of buffers; probed, 4 MiB.
+    # Without bandwidth probes a reader that pauses costs the daemon 0.1 MiB of buffers, with them 4 MiB.
     ("grpc.http2.bdp_probe", 0),
     # The client notices within 40 s that a daemon stopped without closing its sockets.
     ("grpc.keepalive_time_ms", 30_000),

@@ -216,20 +216,19 @@ class RowChanger:
     # -- by predicate
 
     async def _hide(self, planned: Plan, hits: list[_Hit], predicate: Predicate | None) -> None:
-        gone = [hit for hit in hits if self._goes_whole(hit)]
+        whole = [hit for hit in hits if self._goes_whole(hit)]
         rest = [hit for hit in hits if not self._goes_whole(hit)]
         segments = await self._write(lambda: self._outputs(planned, hits, keeps=False))
         changes: tuple[Segment, ...] = ()
-        if (
-            hits and self._change.mode is ChangeMode.MERGE
-        ):  # for other modes the predicate tells the feed enough
+        # For other modes the predicate tells the feed which rows changed.
+        if hits and self._change.mode is ChangeMode.MERGE:
             changes = await self._write_changes(planned, hits)
         if not segments and not hits:
             return
         assert not rest or predicate is not None
         await self._apply(
             segments=segments,
-            removed=gone,
+            removed=whole,
             predicates=(encode(predicate),) if rest and predicate is not None else (),
             changes=changes,
             rows_hidden=sum(hit.changing for hit in rest),
