@@ -249,7 +249,7 @@ def test_what_tasks_wrote_is_one_commit_of_the_driver(
         ({"id": pa.int64(), "x": pa.int32()}, "column 'x' is not in the table"),
         ({"id": pa.string()}, "column 'id' .*string"),
         ({"name": pa.string()}, "column 'id' is required, but missing"),
-        ({"id": pa.int64(), "ID": pa.int64()}, "column 'id' is there twice"),
+        ({"id": pa.int64(), "ID": pa.int64()}, "column 'id' occurs twice"),
         ({"id": pa.int64(), "name": pa.timestamp("us", "UTC")}, "column 'name' .*timestamp"),
         ({"id": pa.int64(), "part": pa.struct([("b", pa.int32())])}, "column 'part.b' is not in the table"),
         ({"id": pa.int64(), "few": pa.list_(pa.string())}, "column 'few.element' "),
