@@ -17,7 +17,7 @@ import msgspec
 
 from alpheus.feed.trail import RowChange, load_definition
 from alpheus.rows.manifest_files import FileLists
-from alpheus.rows.plan import FileAt, decoded, hiding, plan
+from alpheus.rows.plan import FileAt, decode_predicate, plan, predicates_at
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.predicate import Or, Predicate
@@ -109,8 +109,8 @@ class ChangeReader:
             for path, at in before.files.items():
                 if path in after.files:
                     hid, hides = (
-                        hiding(before.table, at[1]),
-                        hiding(after.table, after.files[path][1]),
+                        predicates_at(before.table, at[1]),
+                        predicates_at(after.table, after.files[path][1]),
                     )
                     key = (_without(hides, hid), _without(hid, hides))
                     both.setdefault(key, []).append((at, after.files[path]))
@@ -194,7 +194,7 @@ class ChangeReader:
 
 
 def _any(expressions: Iterable[bytes]) -> Predicate:
-    return Or(tuple(decoded(expression) for expression in expressions))
+    return Or(tuple(decode_predicate(expression) for expression in expressions))
 
 
 def _without(some: Sequence[Predicate], others: Sequence[Predicate]) -> tuple[Predicate, ...]:

@@ -204,7 +204,7 @@ class _Hiding:
     def __init__(self, predicates: Sequence[DeletePredicate]) -> None:
         highest_first = sorted(predicates, key=lambda predicate: -predicate.sequence)
         self._bounds = [-predicate.sequence for predicate in highest_first]
-        terms = [decoded(predicate.expression) for predicate in highest_first]
+        terms = [decode_predicate(predicate.expression) for predicate in highest_first]
         self._judges = [(term, judge_of(term)) for term in terms]
         self._index = _Index(terms) if len(terms) >= INDEXED_MIN else None
 
@@ -368,14 +368,14 @@ def _ranges(term: Predicate) -> dict[_Key, tuple[Column, _Range]]:
 
 
 @lru_cache(_DECODED_MAX)
-def decoded(expression: bytes) -> Predicate:
+def decode_predicate(expression: bytes) -> Predicate:
     """Decode a delete predicate's expression. Raises what `predicate.decode` raises."""
     return decode(expression)
 
 
-def hiding(table: TableDef, sequence: int) -> tuple[Predicate, ...]:
+def predicates_at(table: TableDef, sequence: int) -> tuple[Predicate, ...]:
     """The delete predicates that apply to files of a sequence, without regard to statistics."""
-    return tuple(decoded(p.expression) for p in table.delete_predicates if p.sequence >= sequence)
+    return tuple(decode_predicate(p.expression) for p in table.delete_predicates if p.sequence >= sequence)
 
 
 def _sharpener(table: TableDef, where: Predicate | None) -> Callable[[DataFile], DataFile] | None:
@@ -388,7 +388,7 @@ def _sharpener(table: TableDef, where: Predicate | None) -> Callable[[DataFile],
     keys = {field.column_id for field in table.partition_spec if field.transform == "IDENTITY"}
     if not keys:
         return None
-    asked = [decoded(predicate.expression) for predicate in table.delete_predicates]
+    asked = [decode_predicate(predicate.expression) for predicate in table.delete_predicates]
     if where is not None:
         asked.append(where)
     named = {column.id for predicate in asked for column in columns_of(predicate)}

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from alpheus.rows.plan import hiding, plan
+from alpheus.rows.plan import plan, predicates_at
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.model.definitions import Column, DeletePredicate, PartitionField, TableDef
 from alpheus_journal.predicate import IsNull, Predicate, all_of, any_of, compare, encode, one_of
@@ -88,9 +88,9 @@ def test_a_predicate_goes_with_the_files_at_or_below_it_that_it_may_match() -> N
     (hidden,) = made.skipped
     assert (hidden.sequence, hidden.hidden_by) == (10, under[1])
     assert "all its rows are deleted: always: `id` < 15" in made.reason(hidden)
-    assert hiding(made.table, 10) == (under[1], over[1])
-    assert hiding(made.table, 11) == (over[1],)
-    assert hiding(made.table, 21) == ()
+    assert predicates_at(made.table, 10) == (under[1], over[1])
+    assert predicates_at(made.table, 11) == (over[1],)
+    assert predicates_at(made.table, 21) == ()
 
 
 def test_groups_are_of_files_of_which_the_same_is_left_to_do() -> None:

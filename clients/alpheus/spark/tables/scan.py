@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.rows.manifest_files import FileLists, Made
-from alpheus.rows.plan import FileAt, Plan, PlannedFile, decoded, plan
+from alpheus.rows.plan import FileAt, Plan, PlannedFile, decode_predicate, plan
 from alpheus.spark.tables import files
 from alpheus.spark.tables.schemas import quoted
 from alpheus.where.conditions import as_predicate
@@ -131,7 +131,7 @@ def without_hidden(
 def _used(table: TableDef, groups: _Groups) -> list[tuple[int, Predicate]]:
     """The delete predicates that the groups are asked, each with its sequence, the highest first."""
     asked = {encode(predicate) for predicates, _ in groups.values() for predicate in predicates}
-    decided = [(one.sequence, decoded(one.expression)) for one in table.delete_predicates]
+    decided = [(one.sequence, decode_predicate(one.expression)) for one in table.delete_predicates]
     used = [(sequence, predicate) for sequence, predicate in decided if encode(predicate) in asked]
     return sorted(used, key=lambda each: -each[0])
 
