@@ -143,6 +143,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     # -- versions
 
     async def info(self) -> Info:
+        """Return which catalog this is, where it is stored, and which versions it has."""
         return info_of(await self._session.info(), self.url)
 
     async def version(self) -> int:

@@ -418,6 +418,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         return run(self._core().storage())
 
     def info(self) -> Info:
+        """Return which catalog this is, where it is stored, and which versions it has."""
         return run(self._core().info())
 
     def version(self) -> int:

@@ -86,6 +86,7 @@ class Reads(abc.ABC):
         return namespace_of(key, cast(NamespaceDef, definition), version)
 
     async def namespace_exists(self, name: NamespaceText) -> bool:
+        """Return whether a namespace exists."""
         key = fmt.namespace_name(namespace_text(name))
         self._note("NAMESPACE_EXISTS", key)
         return await self._exists(key)
@@ -131,6 +132,7 @@ class Reads(abc.ABC):
         ]
 
     async def table_exists(self, name: Name) -> bool:
+        """Return whether a table exists."""
         self._note("TABLE_EXISTS", parse_name(Kind.TABLE, name))
         return await self._exists(parse_name(Kind.TABLE, name))
 
@@ -153,6 +155,7 @@ class Reads(abc.ABC):
         return view_of(key, cast(ViewDef, definition), version)
 
     async def view_exists(self, name: Name) -> bool:
+        """Return whether a view exists."""
         self._note("VIEW_EXISTS", parse_name(Kind.VIEW, name))
         return await self._exists(parse_name(Kind.VIEW, name))
 

@@ -42,6 +42,7 @@ class SyncReads(abc.ABC):
         return self._run(self._reads().load_namespace(name))
 
     def namespace_exists(self, name: NamespaceText) -> bool:
+        """Return whether a namespace exists."""
         return self._run(self._reads().namespace_exists(name))
 
     def list_tables(
@@ -70,6 +71,7 @@ class SyncReads(abc.ABC):
         return self._run(self._reads().load_tables(names))
 
     def table_exists(self, name: Name) -> bool:
+        """Return whether a table exists."""
         return self._run(self._reads().table_exists(name))
 
     def list_views(
@@ -87,6 +89,7 @@ class SyncReads(abc.ABC):
         return self._run(self._reads().load_view(name))
 
     def view_exists(self, name: Name) -> bool:
+        """Return whether a view exists."""
         return self._run(self._reads().view_exists(name))
 
     def list_pipelines(

@@ -291,4 +291,5 @@ class SyncWrites(abc.ABC, Generic[R]):
         )
 
     def drop_view(self, name: Name) -> R:
+        """Drop a view. Raises NotFound (`no_view`) when it does not exist."""
         return run(self._writes().drop_view(name))

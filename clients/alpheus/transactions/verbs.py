@@ -406,6 +406,7 @@ class Writes(abc.ABC, Generic[R]):
         return await self._write(view, blind=True, tolerant=False)
 
     async def drop_view(self, name: Name) -> R:
+        """Drop a view. Raises NotFound (`no_view`) when it does not exist."""
         view = parse_name(Kind.VIEW, name)
         return await self._write(
             Step(DropView(namespace=view.namespace, name=view.name)), blind=True, tolerant=False
