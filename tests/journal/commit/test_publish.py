@@ -16,7 +16,6 @@ from alpheus_journal.model.operations import AppendFiles, Transaction
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest_merge import FANOUT
 from alpheus_journal.testing import FakeClock, FaultyStorage, Lake, no_faults, put_rows, raises
-from alpheus_journal.testing.simulation.loop import SimulatedLoop
 
 
 class Scripted(FaultyStorage):
@@ -341,18 +340,3 @@ async def test_history_that_was_put_back_ends_writing_and_says_where() -> None:
     assert error.message.startswith(f"version {error.version} was ")
     again = await journal.commit_group([*group, lake.transaction(journal, lake.namespace("c"))])
     assert [type(answer) for answer in again] == [OutcomeUnknown, OutcomeUnknown, Corrupt]
-
-
-def test_a_commit_takes_no_longer_than_its_requests() -> None:
-    """Where requests take no time a commit takes none: turns are given to others, and nothing waits."""
-    loop = SimulatedLoop(1)
-
-    async def main() -> None:
-        lake = Lake()
-        journal = await lake.create(order=3)
-        began = loop.time()
-        for number in range(3):
-            await lake.commit(journal, lake.namespace(f"n{number}"), lake.table(f"n{number}", "t"))
-        assert loop.time() == began
-
-    loop.run(main())

@@ -1,0 +1,255 @@
+"""A group from judging to its answers: what observers are told, whose turn it is, and who is answered when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from alpheus_journal.commit.committer import Observer
+from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Committed
+from alpheus_journal.model.operations import DropNamespace
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, no_faults
+from alpheus_journal.testing.latency import LatencyStorage
+from alpheus_journal.testing.simulation import SimulatedClock, SimulatedLoop
+
+SECONDS = 0.02
+"""What a request takes."""
+
+
+class Seen(Observer):
+    """Everything that an observer is told, with the time of the simulated loop."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.times: dict[str, list[float]] = {}
+        self.groups: list[tuple[int, int]] = []
+        self.counts: dict[str, int] = {}
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def took(self, stage: str, seconds: float) -> None:
+        self.times.setdefault(stage, []).append(round(seconds, 6))
+
+    def grouped(self, members_count: int, root_size_bytes: int) -> None:
+        self.groups.append((members_count, root_size_bytes))
+
+    def happened(self, what: str, count: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + count
+
+
+class Rig:
+    """A journal on a slow store, in simulated time, with an observer; another one on the store itself."""
+
+    lake: Lake
+    memory: MemoryStorage
+    faulty: FaultyStorage
+    journal: Journal
+    other: Journal
+    seen: Seen
+
+    @classmethod
+    async def make(cls, loop: SimulatedLoop) -> Rig:
+        self = cls()
+        self.lake = Lake()
+        self.memory = MemoryStorage()
+        self.lake.storage = self.memory
+        self.lake.clock = SimulatedClock(loop)  # type: ignore[assignment]
+        self.faulty = FaultyStorage(self.memory, no_faults)
+        self.other = await self.lake.create(order=3)
+        # The first commit by the group's own answers: a fault in committing shows at once.
+        first = self.lake.transaction(self.other, *(self.lake.namespace(name) for name in "abcde"))
+        (answer,) = await self.other.commit_group([first])
+        assert isinstance(answer, Committed)
+        self.journal = await self.lake.open(LatencyStorage(self.faulty, SECONDS))
+        await self.journal.load_state()
+        self.seen = Seen(loop)
+        self.journal.observe_commits(self.seen)
+        return self
+
+    async def contend(self) -> None:
+        """Make the journal give way before its next version: others have written, and so has it."""
+        for number in range(4):
+            await self.lake.commit(self.other, self.lake.namespace(f"theirs{number}"))
+            await self.journal.refresh()
+        for number in range(4):
+            await self.lake.commit(self.journal, self.lake.namespace(f"ours{number}"))
+        self.seen.times.clear()
+
+
+def run(main: Callable[[SimulatedLoop], Awaitable[None]], seed: int = 1) -> None:
+    loop = SimulatedLoop(seed)
+
+    async def whole() -> None:
+        await main(loop)
+
+    loop.run(whole())
+
+
+def told(answers: list[Committed | AlpheusError | None]) -> list[object]:
+    """Version, kind of the error, or None."""
+    return [a.version if isinstance(a, Committed) else a.kind if a is not None else None for a in answers]
+
+
+# --- what observers are told -----------------------------------------------------------------------
+
+
+def test_an_observer_is_told_how_long_each_stage_took_and_how_large_the_group_was() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        group = [rig.lake.transaction(rig.journal, rig.lake.namespace(name)) for name in ("x", "y", "z")]
+        began = loop.time()
+        assert told(await rig.journal.commit_group(group)) == [2, 2, 2]
+        assert loop.time() - began == pytest.approx(2 * SECONDS)
+        assert rig.seen.times == {
+            "execute": [0.0],
+            "encode": [0.0],
+            "upload": [SECONDS],
+            "turn": [0.0],
+            "root": [SECONDS],
+        }
+        root = await rig.memory.stat(rig.journal.follower.log.path(2))
+        assert root is not None
+        assert rig.seen.groups == [(3, root.size)]
+        assert rig.seen.counts == {}
+
+    run(main)
+
+
+def test_an_observer_is_told_of_members_of_which_nobody_knows_whether_they_are_committed() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+
+        def lose(call: Call) -> Fault | None:
+            return Fault.NOT_APPLIED_BUT_UNKNOWN if call.method == "create" else None
+
+        rig.faulty.plan = lose
+        group = [rig.lake.transaction(rig.journal, rig.lake.namespace(name)) for name in ("x", "y")]
+        answers = await rig.journal.commit_group(group, deadline_seconds=3)
+        assert [type(answer) for answer in answers] == [OutcomeUnknown] * 2
+        assert rig.seen.counts == {"unknown": 2}
+        assert rig.seen.groups == []
+        assert "root" not in rig.seen.times
+        rig.faulty.plan = no_faults
+        assert told(await rig.journal.commit_group(group)) == [2, 2]
+
+    run(main)
+
+
+def test_an_observer_is_told_of_a_slot_that_was_lost_to_another_process() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        mine = rig.lake.transaction(rig.journal, rig.lake.namespace("mine"))
+        committing = asyncio.ensure_future(rig.journal.commit_group([mine]))
+        await asyncio.sleep(SECONDS * 1.5)  # its files are stored, its root is on its way
+        await rig.lake.commit(rig.other, rig.lake.namespace("theirs"))
+        assert told(await committing) == [None]
+        assert rig.seen.counts == {"lost_slot": 1}
+        assert rig.seen.groups == []
+        assert told(await rig.journal.commit_group([mine])) == [3]
+
+    run(main)
+
+
+def test_an_observer_is_told_what_became_of_a_version_that_was_staged_ahead() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        for is_lost in (False, True):
+            rig.seen.counts.clear()
+            one, two = [
+                rig.lake.transaction(rig.journal, rig.lake.namespace(f"{name}{is_lost}")) for name in "xy"
+            ]
+            is_sent = asyncio.Event()
+            first = asyncio.ensure_future(rig.journal.commit_group([one], on_its_way=is_sent.set))
+            await is_sent.wait()
+            second = asyncio.ensure_future(rig.journal.commit_group([two]))
+            if is_lost:
+                await rig.lake.commit(rig.other, rig.lake.namespace("theirs"))
+            answers = told([*await first, *await second])
+            assert answers == ([None, None] if is_lost else [2, 3])
+            expected = {"staged_ahead": 1} | ({"dropped_ahead": 1, "lost_slot": 1} if is_lost else {})
+            assert rig.seen.counts == expected
+            await rig.other.refresh()
+
+    run(main)
+
+
+# --- whose turn it is ------------------------------------------------------------------------------
+
+
+def test_a_version_whose_head_moves_while_it_waits_for_its_turn_is_not_sent() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        await rig.contend()
+        mine = rig.lake.transaction(rig.journal, rig.lake.namespace("mine"))
+        committing = asyncio.ensure_future(rig.journal.commit_group([mine]))
+        await asyncio.sleep(SECONDS * 2)  # its files are stored
+        assert not committing.done()
+        await rig.lake.commit(rig.other, rig.lake.namespace("theirs"))
+        theirs = await rig.journal.refresh()
+        before = [record.call.path for record in rig.faulty.log if record.call.method == "create"]
+        assert told(await committing) == [None]
+        assert rig.seen.times["turn"][-1] > 0
+        assert rig.seen.counts == {"lost_slot": 1}
+        after = [record.call.path for record in rig.faulty.log if record.call.method == "create"]
+        assert after == before, "its root was not sent"
+        assert told(await rig.journal.commit_group([mine])) == [theirs.version + 1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("way", ["patient", "sole_writer", "hurried"])
+def test_nobody_waits_for_turns_who_is_alone_or_about_to_end(way: str) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        await rig.contend()
+        mine = rig.lake.transaction(rig.journal, rig.lake.namespace("mine"))
+        if way == "sole_writer":
+            rig.journal.sole_writer = True
+        began = loop.time()
+        committing = asyncio.ensure_future(rig.journal.commit_group([mine]))
+        if way == "hurried":
+            await asyncio.sleep(SECONDS * 1.1)  # it waits
+            rig.journal.hurry()
+        assert told(await committing) == [rig.other.head.version + 5]
+        took = loop.time() - began
+        if way == "patient":
+            assert took > 3 * SECONDS
+        else:
+            assert took < 2.2 * SECONDS
+
+    run(main)
+
+
+# --- when the group fails as a whole ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_replayed", [False, True])
+def test_who_was_committed_before_is_told_so_when_the_rest_of_the_group_fails(is_replayed: bool) -> None:
+    """Reading the tree fails, after the group was judged: nobody else can be told more than that."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        journal = await rig.lake.open(rig.faulty)
+        if is_replayed:
+            await journal.load_state()
+        done = rig.lake.transaction(journal, rig.lake.namespace("done"))
+        assert told(await journal.commit_group([done])) == [2]
+        group = [done] + [rig.lake.transaction(journal, DropNamespace(name=name)) for name in ("a", "none")]
+        group += [rig.lake.transaction(journal, rig.lake.namespace(name)) for name in ("x", "y")]
+        rig.faulty.plan = lambda call: Fault.FAIL_BEFORE if call.method != "create" else None
+        answers = await journal.commit_group(group)
+        assert told(answers[:1]) == [2]
+        for answer in answers[1:]:
+            assert isinstance(answer, Unavailable)
+        assert len({id(answer) for answer in answers}) == len(answers), "each has an error of its own"
+        assert journal.is_settled
+        rig.faulty.plan = no_faults
+        assert told(await journal.commit_group(group)) == [2, 3, "no_namespace", 3, 3]
+
+    run(main)
