@@ -10,11 +10,6 @@ REASONS: dict[str, dict[str, str]] = {
         "await self._executor.execute(durable, durable, transaction, 0, base) | off by one | 0 -> 1": (
             "the member that has this index is thrown away: only the error counts"
         ),
-        "if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX: | comparison flipped"
-        " | len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX"
-        " -> len(transaction.operations) < OPERATIONS_AT_ONCE_MAX": (
-            "both ways look up the same names; the bound says which one is cheaper"
-        ),
     },
     "follower": {
         "raise | statement dropped | raise -> pass": (

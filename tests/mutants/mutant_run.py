@@ -38,22 +38,50 @@ class Module(msgspec.Struct, frozen=True):
     tests: tuple[str, ...]
 
 
-COMMIT_TESTS = (
-    "tests/journal/commit/test_commit.py",
-    "tests/journal/commit/test_distributed.py",
-    "tests/journal/commit/test_retry_keys.py",
-    "tests/daemon/serve/test_group_commit.py",
-    "tests/faults/test_commit_faults.py",
-    "tests/journal/test_journal.py",
-)
-
 MODULES = {
-    "commit": Module("journal/alpheus_journal/commit/committer.py", COMMIT_TESTS),
-    "judge": Module("journal/alpheus_journal/commit/judge.py", COMMIT_TESTS),
-    "stage": Module("journal/alpheus_journal/commit/stage.py", COMMIT_TESTS),
+    "commit": Module(
+        "journal/alpheus_journal/commit/committer.py",
+        (
+            "tests/journal/commit/test_committer.py",
+            "tests/journal/commit/test_publish.py",
+            "tests/journal/commit/test_commit.py",
+            "tests/daemon/serve/test_group_commit.py",
+        ),
+    ),
+    "judge": Module(
+        "journal/alpheus_journal/commit/judge.py",
+        (
+            "tests/journal/commit/test_judge.py",
+            "tests/journal/commit/test_commit.py",
+            "tests/journal/commit/test_retry_keys.py",
+            "tests/daemon/serve/test_group_commit.py",
+        ),
+    ),
+    "executor": Module(
+        "journal/alpheus_journal/commit/executor.py",
+        (
+            "tests/journal/commit/test_judge.py",
+            "tests/journal/commit/test_commit.py",
+            "tests/journal/commit/test_distributed.py",
+            "tests/journal/execute/test_change_rows.py",
+        ),
+    ),
+    "stage": Module(
+        "journal/alpheus_journal/commit/stage.py",
+        (
+            "tests/journal/commit/test_stage.py",
+            "tests/journal/commit/test_commit.py",
+            "tests/journal/commit/test_publish.py",
+        ),
+    ),
     "publish": Module(
         "journal/alpheus_journal/commit/publish.py",
-        ("tests/journal/commit/test_publish.py", *COMMIT_TESTS, "tests/journal/log/test_witnesses.py"),
+        (
+            "tests/journal/commit/test_publish.py",
+            "tests/journal/commit/test_commit.py",
+            "tests/journal/log/test_witnesses.py",
+            "tests/faults/test_commit_faults.py",
+        ),
     ),
     "follower": Module(
         "journal/alpheus_journal/replay/follower.py",
