@@ -20,7 +20,7 @@ from alpheus_journal.commit.staged import Member
 from alpheus_journal.conflicts.rivals import name_rival
 from alpheus_journal.conflicts.rules import Touches
 from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
-from alpheus_journal.execute.execute import brings_back, context_of, execute_async
+from alpheus_journal.execute.execute import context_of, execute_async
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
@@ -112,33 +112,29 @@ class Executor:
 
     async def fetch_together(
         self, workspace: Workspace, base: Base, gathered: Iterable[Sequence[ObjectName]]
-    ) -> bool:
+    ) -> None:
         """Bring everything that several small members read.
 
-        Return False when a part of it cannot be read. Each member must then fetch by itself, so that only the members
+        Raises what reading any part of it raises. Each member must then fetch by itself, so that only the members
         concerned fail.
         """
         names = dict.fromkeys(name for names in gathered for name in names)
         missing = [name for name in names if not workspace.has(name)]
-        try:
-            for start in range(0, len(missing), NAMES_AT_ONCE_MAX):
-                part = missing[start : start + NAMES_AT_ONCE_MAX]
-                for name, stored in zip(part, await base.load(part), strict=True):
-                    workspace.add_object(name, stored)
-                await self.yield_after(len(part) // NAMES_AN_OPERATION)
-        except AlpheusError:
-            return False
-        return True
+        for start in range(0, len(missing), NAMES_AT_ONCE_MAX):
+            part = missing[start : start + NAMES_AT_ONCE_MAX]
+            for name, stored in zip(part, await base.load(part), strict=True):
+                workspace.add_object(name, stored)
+            await self.yield_after(len(part) // NAMES_AN_OPERATION)
 
     async def _fetch_begun(self, workspace: Workspace, base: Base, transaction: Transaction) -> None:
         """Bring the tables whose rows change, as they were when the transaction began.
 
-        Skips versions that have expired, and transactions that undrop tables: other rules judge those.
+        Skips versions that have expired. A transaction that undrops tables executes without them (`context_of`).
         """
         begin = transaction.begin_version
         changed = {o.target for o in transaction.operations if isinstance(o, ChangeRows)}
         missing = [name for name in sorted(changed) if not workspace.has_past(begin, name)]
-        if not missing or brings_back(transaction):
+        if not missing:
             return
         with contextlib.suppress(Expired):
             found = await base.tables_at(begin, missing)

@@ -145,7 +145,9 @@ class Judge:
                 candidates.append((index, stakes))
             except AlpheusError as error:
                 decided[index] = error
-        if not await self._executor.fetch_together(durable, base, gathered.values()):
+        try:
+            await self._executor.fetch_together(durable, base, gathered.values())
+        except AlpheusError:
             for index in gathered:
                 try:
                     await self._executor.fetch(durable, base, transactions[index], drops)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
@@ -15,6 +16,7 @@ from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import (
     AddColumn,
+    ChangeRows,
     DropNamespace,
     Operation,
     Transaction,
@@ -184,13 +186,22 @@ async def test_a_conflict_that_executing_finds_names_who_took_the_file() -> None
     assert error.retryable
 
 
-async def test_rows_that_others_changed_meanwhile_are_compared_with_those_that_the_author_saw() -> None:
-    """An added file is not hidden by a predicate of somebody who began before it."""
+async def test_nobody_may_claim_to_have_read_what_came_after_he_began() -> None:
+    """It would spare him conflicts; the table is looked up as it was then."""
     side = await filled([1, 2])
     late, first = await side.author(), await side.author()
-    await late.delete(equals(3), on_read=True)
+    await late.delete(equals(1), on_read=True)
     await first.append([3])
     await side.journal.commit(first.transaction())
-    await side.journal.commit(late.transaction())
-    (row,) = [row for row in await side.now() if row.id == 3]
-    assert row.id == 3
+    honest = late.transaction()
+    (operation,) = honest.operations
+    assert isinstance(operation, ChangeRows)
+    claim = msgspec.structs.replace(operation, base_sequence=operation.base_sequence + 1)
+    for journal in (side.journal, await side.lake.open()):
+        error = await raises(
+            InvalidInput,
+            journal.commit(msgspec.structs.replace(honest, operations=(claim,))),
+            kind="bad_argument",
+        )
+        assert error.version == late.begin
+    await side.journal.commit(honest)
