@@ -11,6 +11,11 @@ REASONS: dict[str, dict[str, str]] = {
             "the member that has this index is thrown away: only the error counts"
         ),
     },
+    "positions": {
+        "while after < until: | comparison flipped | after < until -> after <= until": (
+            "at the newest version the log has no event above it, so the loop ends with what it has found"
+        ),
+    },
     "follower": {
         "raise | statement dropped | raise -> pass": (
             "nobody awaits a probe: its callers have futures of their own, which are cancelled before"

@@ -87,6 +87,23 @@ def test_the_lag_is_counted_from_each_inputs_own_version(catalog: alpheus.Catalo
     assert states(catalog) == {"daily": ("running", 0)}, "no input of it"
 
 
+def test_the_lag_follows_an_input_that_others_rename(catalog: alpheus.Catalog) -> None:
+    """Changes under each of its names are counted, and those of another table that has the old name now are not."""
+    advance(catalog)
+    put(catalog, "sales.orders")
+    catalog.rename_table("sales.orders", "sales.old")
+    catalog.create_table("sales.orders", SCHEMA)
+    put(catalog, "sales.orders")
+    assert states(catalog) == {"daily": ("running", 1)}
+    put(catalog, "sales.old")
+    catalog.rename_table("sales.old", "mart.oldest")
+    assert states(catalog) == {"daily": ("running", 2)}
+    with catalog.transaction() as tx:
+        tx.rename_table("mart.oldest", "mart.last")
+        tx.append("mart.last", pa.table({"id": [1]}))
+    assert states(catalog) == {"daily": ("running", 3)}
+
+
 def test_the_lag_in_seconds_is_the_age_of_the_oldest_change(catalog: alpheus.Catalog) -> None:
     advance(catalog)
     [status] = positions.status(catalog, "mart")
@@ -206,6 +223,69 @@ def test_rewinding_says_what_it_committed_and_what_it_cannot(catalog: alpheus.Ca
     assert commit is not None
     jobs = catalog.load_pipeline("mart").jobs
     assert (jobs["weekly"].pinned_version, jobs["weekly"].inputs) == (0, {}), "it had not run then"
+
+
+def test_a_rewind_restores_the_outputs_that_are_not_what_they_were(catalog: alpheus.Catalog) -> None:
+    """Rows, and columns; an output whose rows are what they were is left as it is."""
+    put(catalog, "mart.log")
+    good = advance(catalog)
+    advance(catalog, output="mart.log")
+    catalog.compact("mart.log")
+    advance(catalog, "weekly", output="sales.lines")
+    commit = positions.rewind(catalog, "mart", good, ["daily"])
+    assert commit is not None
+    (entry,) = catalog.log(after=commit.version - 1)
+    assert [(action.type, str(action.name)) for action in entry.transaction.actions] == [
+        ("PIPELINE_ADVANCE", "mart"),
+        ("TABLE_RESTORE", "mart.log"),
+    ]
+    assert catalog.read("mart.log").to_pylist() == [{"id": 1}]
+    assert catalog.read("sales.lines").num_rows == 1, "of a job that is not rewound"
+    assert entry.transaction.message == f"rewind mart to version {good}"
+    advance(catalog)  # from here on the output stays as it is
+    commit = positions.rewind(catalog, "mart", good, ["daily"])
+    assert commit is not None
+    (entry,) = catalog.log(after=commit.version - 1)
+    assert [action.type for action in entry.transaction.actions] == ["PIPELINE_ADVANCE"]
+
+
+def test_a_rewind_goes_back_to_the_names_that_jobs_had(catalog: alpheus.Catalog) -> None:
+    """Two jobs took each other's names, and a third one has the name of one that went."""
+    good = advance(catalog)
+    daily = catalog.load_pipeline("mart").jobs["daily"]
+    put(catalog, "sales.orders")
+    advance(catalog, "weekly")
+    weekly = catalog.load_pipeline("mart").jobs["weekly"]
+    both = catalog.version()
+    positions.rename(catalog, "mart", "mart", {"daily": "weekly", "weekly": "daily"})
+    put(catalog, "sales.orders")
+    for job in ("daily", "weekly"):
+        advance(catalog, job)
+    assert positions.rewind(catalog, "mart", both) is not None
+    jobs = catalog.load_pipeline("mart").jobs
+    assert (jobs["daily"].inputs, jobs["weekly"].inputs) == (weekly.inputs, daily.inputs)
+    positions.rename(catalog, "mart", "mart", {"weekly": "nightly"})
+    advance(catalog, "weekly")
+    assert positions.rewind(catalog, "mart", good) is not None
+    jobs = catalog.load_pipeline("mart").jobs
+    assert jobs["nightly"].inputs == daily.inputs
+    for job in ("daily", "weekly"):
+        assert (jobs[job].pinned_version, jobs[job].inputs) == (0, {}), "it had not run then"
+
+
+def test_a_table_that_others_put_in_the_place_of_an_output_is_named(catalog: alpheus.Catalog) -> None:
+    good = advance(catalog)
+    advance(catalog, output="mart.log")
+    away = catalog.rename_table("mart.log", "mart.away")
+    back = catalog.rename_table("sales.lines", "mart.log")
+    with pytest.raises(Conflict, match="others changed outputs") as caught:
+        positions.rewind(catalog, "mart", good)
+    shown = [
+        f"mart.log in version {commit.version} (TABLE_RENAME, transaction {commit.transaction_id})"
+        for commit in (away, back)
+    ]
+    assert caught.value.message.endswith(f"would undo it: {'; '.join(shown)}")
+    assert caught.value.version == away.version
 
 
 @pytest.mark.parametrize("count", [positions.FOREIGN_SHOWN_MAX, positions.FOREIGN_SHOWN_MAX + 2])

@@ -33,13 +33,13 @@ class Seen(Observer):
     def now(self) -> float:
         return self._loop.time()
 
-    def took(self, stage: str, seconds: float) -> None:
+    def on_duration(self, stage: str, seconds: float) -> None:
         self.times.setdefault(stage, []).append(round(seconds, 6))
 
-    def grouped(self, members_count: int, root_size_bytes: int) -> None:
+    def on_group(self, members_count: int, root_size_bytes: int) -> None:
         self.groups.append((members_count, root_size_bytes))
 
-    def happened(self, what: str, count: int = 1) -> None:
+    def on_events(self, what: str, count: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + count
 
 
@@ -165,7 +165,7 @@ def test_an_observer_is_told_what_became_of_a_version_that_was_staged_ahead() ->
                 rig.lake.transaction(rig.journal, rig.lake.namespace(f"{name}{is_lost}")) for name in "xy"
             ]
             is_sent = asyncio.Event()
-            first = asyncio.ensure_future(rig.journal.commit_group([one], on_its_way=is_sent.set))
+            first = asyncio.ensure_future(rig.journal.commit_group([one], on_publish=is_sent.set))
             await is_sent.wait()
             second = asyncio.ensure_future(rig.journal.commit_group([two]))
             if is_lost:
@@ -215,7 +215,7 @@ def test_nobody_waits_for_turns_who_is_alone_or_about_to_end(way: str) -> None:
         committing = asyncio.ensure_future(rig.journal.commit_group([mine]))
         if way == "hurried":
             await asyncio.sleep(SECONDS * 1.1)  # it waits
-            rig.journal.hurry()
+            rig.journal.stop_yielding()
         assert told(await committing) == [rig.other.head.version + 5]
         took = loop.time() - began
         if way == "patient":
@@ -251,5 +251,29 @@ def test_who_was_committed_before_is_told_so_when_the_rest_of_the_group_fails(is
         assert journal.is_settled
         rig.faulty.plan = no_faults
         assert told(await journal.commit_group(group)) == [2, 3, "no_namespace", 3, 3]
+
+    run(main)
+
+
+def test_nobody_is_refused_on_a_version_of_which_it_cannot_be_seen_whether_it_is_the_newest() -> None:
+    """It was staged ahead, and when the one before is won, the store tells nothing of later ones."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        one, two = [rig.lake.transaction(rig.journal, rig.lake.namespace(name)) for name in "xy"]
+        refused = rig.lake.transaction(rig.journal, DropNamespace(name="nowhere"))
+        is_sent = asyncio.Event()
+        first = asyncio.ensure_future(rig.journal.commit_group([one], on_publish=is_sent.set))
+        await is_sent.wait()
+
+        def fail_above(call: Call) -> Fault | None:
+            return Fault.FAIL_BEFORE if rig.journal.head.version == 2 and call.method != "put" else None
+
+        rig.faulty.plan = fail_above
+        second = asyncio.ensure_future(rig.journal.commit_group([refused, two]))
+        assert told(await first) == [2]
+        assert told(await second) == [None, None]
+        rig.faulty.plan = no_faults
+        assert told(await rig.journal.commit_group([refused, two])) == ["no_namespace", 3]
 
     run(main)
