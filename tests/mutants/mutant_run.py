@@ -52,8 +52,9 @@ MODULES = {
         "journal/alpheus_journal/commit/judge.py",
         (
             "tests/journal/commit/test_judge.py",
-            "tests/journal/commit/test_commit.py",
+            "tests/journal/commit/test_distributed.py",
             "tests/journal/commit/test_retry_keys.py",
+            "tests/journal/commit/test_commit.py",
             "tests/daemon/serve/test_group_commit.py",
         ),
     ),

@@ -284,7 +284,7 @@ def test_a_table_that_others_put_in_the_place_of_an_output_is_named(catalog: alp
         f"mart.log in version {commit.version} (TABLE_RENAME, transaction {commit.transaction_id})"
         for commit in (away, back)
     ]
-    assert caught.value.message.endswith(f"would undo it: {'; '.join(shown)}")
+    assert caught.value.message.endswith(f"would undo: {'; '.join(shown)}")
     assert caught.value.version == away.version
 
 
@@ -310,7 +310,7 @@ def test_a_rewind_names_the_first_of_those_whose_writes_it_would_undo(
         for version in versions[: positions.FOREIGN_SHOWN_MAX]
     ]
     more = [f"{count - len(shown)} more"] if count > len(shown) else []
-    assert error.message.endswith(f"and a rewind would undo it: {'; '.join(shown + more)}")
+    assert error.message.endswith(f"which a rewind would undo: {'; '.join(shown + more)}")
 
 
 @pytest.mark.parametrize("rivals", [1, positions.ATTEMPTS_MAX - 1, positions.ATTEMPTS_MAX])

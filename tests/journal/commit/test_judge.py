@@ -25,9 +25,9 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
-from alpheus_journal.testing.lakeside import equals, filled
 from alpheus_journal.testing.latency import LatencyStorage
-from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.testing.models.tables import equals, filled
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
 
 _T = TypeVar("_T")
 

@@ -23,7 +23,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.replay.flat import pack
 from alpheus_journal.testing import Lake, listed, raises
-from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
 from alpheus_journal.tree.node import Node, encode_node
 from alpheus_journal.workspace.workspace import definition_of
 
@@ -111,7 +111,7 @@ async def test_a_name_that_memory_lost_is_not_taken_again() -> None:
     files = await listed(lake.storage, "")
     assert told(await journal.commit_group(group)) == [None, None]
     assert await listed(lake.storage, "") == files
-    assert journal.replay.counts.distrusts == 1
+    assert journal.replay.counts.invalidations == 1
     assert told(await journal.commit_group(group)) == ["namespace_exists", 2]
     await check_sound(lake)
 
@@ -172,6 +172,36 @@ async def test_a_reference_that_is_no_name_stands_for_no_other_object() -> None:
     await lake.storage.put(stored.path, encode_definition(other))
     journal = await lake.open()
     assert (await lake.commit(journal, DropView(namespace="a", name="v"))).version == 2
+
+
+# --- what is recorded ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_replayed", [False, True])
+async def test_the_writer_knows_of_its_version_what_every_reader_finds(is_replayed: bool) -> None:
+    """What was created, changed and dropped; an object that came and went in one transaction is not there."""
+    lake = Lake()
+    journal = await lake.create()
+    await lake.commit(journal, *(lake.namespace(name) for name in "abc"))
+    if is_replayed:
+        await journal.load_state()
+    committed = await lake.commit(
+        journal,
+        lake.namespace("new"),
+        UpdateNamespace(name="a", set={"k": "v"}),
+        DropNamespace(name="b"),
+        lake.namespace("brief"),
+        DropNamespace(name="brief"),
+    )
+    event = journal.follower.known_event(committed.version)
+    assert event is not None
+    assert {(str(change.name), change.type) for change in event.changes} == {
+        ("namespace new", "created"),
+        ("namespace a", "updated"),
+        ("namespace b", "dropped"),
+    }
+    read = await (await lake.open()).event(committed.version)
+    assert sorted(event.changes, key=str) == sorted(read.changes, key=str)
 
 
 # --- keys ------------------------------------------------------------------------------------------
