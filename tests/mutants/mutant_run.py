@@ -134,9 +134,8 @@ MODULES = {
             "tests/clients/pipeline/test_positions.py",
             "tests/clients/pipeline/test_declarations.py",
             "tests/clients/pipeline/test_pipeline.py",
-            "tests/clients/pipeline/test_runner_jobs.py",
             "tests/clients/cli/test_cli_pipelines.py",
-            "tests/clients/pipeline/test_runner.py",
+            "tests/clients/pipeline/test_runner_jobs.py",
         ),
     ),
     "leases": Module(

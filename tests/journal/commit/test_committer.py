@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from alpheus_journal.commit.committer import Observer
-from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import AlpheusError, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import DropNamespace
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, no_faults
+from alpheus_journal.testing import Call, Fault, FaultyStorage, Lake, listed, no_faults
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.testing.simulation.loop import SimulatedClock, SimulatedLoop
 
@@ -183,6 +183,20 @@ def test_an_observer_is_told_what_became_of_a_version_that_was_staged_ahead() ->
     run(main)
 
 
+def test_a_transaction_that_began_at_a_later_version_is_judged_once_on_that_version() -> None:
+    """The client has read from a process that is ahead of this one."""
+
+    async def main(loop: SimulatedLoop) -> None:
+        rig = await Rig.make(loop)
+        await rig.lake.commit(rig.other, rig.lake.namespace("theirs"))
+        mine = rig.lake.transaction(rig.other, rig.lake.table("theirs", "t"))
+        assert mine.begin_version > rig.journal.head.version
+        assert told(await rig.journal.commit_group([mine])) == [3]
+        assert rig.seen.times["execute"] == [0.0]
+
+    run(main)
+
+
 # --- whose turn it is ------------------------------------------------------------------------------
 
 
@@ -285,3 +299,55 @@ def test_nobody_is_refused_on_a_version_of_which_it_cannot_be_seen_whether_it_is
         assert told(await rig.journal.commit_group([refused, two])) == ["no_namespace", 3]
 
     run(main)
+
+
+class Unsuitable(FaultyStorage):
+    """A store that experiments show to break the promises of `create`."""
+
+    async def prove(self) -> None:
+        raise InvalidInput("two writers created one file", kind="storage_unsuitable")
+
+
+async def test_nothing_is_written_to_a_store_that_breaks_its_promises() -> None:
+    lake = Lake()
+    await lake.create()
+    journal = await lake.open(Unsuitable(lake.storage, no_faults))
+    files = await listed(lake.storage, "")
+    group = [lake.transaction(journal, lake.namespace(name)) for name in "xy"]
+    assert told(await journal.commit_group(group)) == ["storage_unsuitable"] * 2
+    assert await listed(lake.storage, "") == files
+    assert journal.head.version == 0
+
+
+class Ahead(Observer):
+    """Where and by how much the head was found in the future."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, int, int]] = []
+
+    def on_time_ahead(self, where: str, version: int, ahead_millis: int) -> None:
+        self.found.append((where, version, ahead_millis))
+
+
+async def test_an_observer_is_told_when_a_version_is_staged_on_one_from_the_future() -> None:
+    """By how much, and only then: not of a version that does not come to be, nor once the time has come."""
+    lake = Lake()
+    journal = await lake.create(order=16, node_file_size_max=32_768)
+    journal.observe_commits(seen := Ahead())
+    now = lake.clock.millis
+    await lake.commit(journal, lake.namespace("a"))
+    assert seen.found == []
+    lake.clock.millis = now + 600_000
+    ahead = (await lake.commit(journal, lake.namespace("b"))).created_at_millis - now
+    assert seen.found == []
+    lake.clock.millis = now
+    too_large = lake.transaction(journal, *(lake.namespace(f"n{number:03}") for number in range(300)))
+    assert told(await journal.commit_group([too_large])) == ["too_large"]
+    assert seen.found == []
+    await lake.commit(journal, lake.namespace("c"))
+    ((where, version, millis),) = seen.found
+    assert (where, version) == (lake.storage.url, 2)
+    assert ahead - 10_000 <= millis <= ahead
+    lake.clock.millis = now + 700_000
+    await lake.commit(journal, lake.namespace("d"))
+    assert len(seen.found) == 1
