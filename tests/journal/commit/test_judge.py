@@ -26,7 +26,7 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
 from alpheus_journal.testing.latency import LatencyStorage
-from alpheus_journal.testing.models.tables import equals, filled
+from alpheus_journal.testing.models.tables import equals, make_lakeside
 from alpheus_journal.testing.simulation.loop import SimulatedLoop
 
 _T = TypeVar("_T")
@@ -173,7 +173,7 @@ async def test_a_column_that_is_added_is_the_same_work_whoever_gave_its_id(colum
 
 
 async def test_a_conflict_that_executing_finds_names_who_took_the_file() -> None:
-    side = await filled([1, 2], [3, 4])
+    side = await make_lakeside([1, 2], [3, 4])
     late, first, bystander = [await side.author() for _ in range(3)]
     await late.delete(equals(1), on_read=False)
     await first.delete(equals(2), on_read=False)
@@ -188,7 +188,7 @@ async def test_a_conflict_that_executing_finds_names_who_took_the_file() -> None
 
 async def test_nobody_may_claim_to_have_read_what_came_after_he_began() -> None:
     """It would spare him conflicts; the table is looked up as it was then."""
-    side = await filled([1, 2])
+    side = await make_lakeside([1, 2])
     late, first = await side.author(), await side.author()
     await late.delete(equals(1), on_read=True)
     await first.append([3])
