@@ -271,7 +271,7 @@ def test_a_renamed_job_or_pipeline_does_not_begin_anew(catalog: alpheus.Catalog)
     copied = {"sums": ORDERS["daily"]}
     for name, jobs, hint in [
         ("mart", copied, "alpheus pipeline rename mart mart --job daily=sums"),
-        ("house", ORDERS, "alpheus pipeline rename mart house,"),
+        ("house", ORDERS, "alpheus pipeline rename mart house;"),
     ]:
         [result] = run_of(catalog, pipeline_of(jobs, name))
         assert (result.state, result.version) == ("parked", None)

@@ -311,7 +311,7 @@ def test_an_output_that_was_made_anew_is_not_taken_for_the_one_that_was_filled(
     catalog.create_table("mart.log", SCHEMA)
     catalog.append("sales.orders", arrow([(4, 1)]))
     [result] = runner_of(lake, sliced()).run()
-    assert (result.state, "output mart.log is another table" in result.error) == ("parked", True)
+    assert (result.state, "output mart.log is not the table" in result.error) == ("parked", True)
     sliced().resume(catalog, "daily")
     assert states(runner_of(lake, sliced()).run()) == ["parked"]
     empty = catalog.version()
