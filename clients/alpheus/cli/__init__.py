@@ -1,7 +1,7 @@
 """The `alpheus` command: thin commands over `alpheus.connect`, with the exit statuses that `--help` lists.
 
-A command prints its answer when it is done, so that a failure leaves nothing on standard output; only streams
-(`events`, `log`) print as they go. A closed pipe ends a command quietly: whoever read it had enough.
+A command prints its answer at the end, so that a failed command leaves nothing on standard output. Only streams
+(`events`, `log`) print items as they arrive. A closed pipe ends a command quietly.
 """
 
 from alpheus.cli import (

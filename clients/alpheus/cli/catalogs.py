@@ -1,4 +1,4 @@
-"""Commands on a catalog as a whole, and on what readers hold of it."""
+"""Commands on a catalog as a whole, on the symbol list, and on readers' leases."""
 
 from __future__ import annotations
 
@@ -45,11 +45,15 @@ SHELLS = ("bash", "zsh", "fish")
 @cli.command(short_help="Create a catalog on storage.")
 @click.argument("url", required=False)
 @click.option(
-    "--order", type=int, default=fmt.ORDER_DEFAULT, show_default=True, help="Entries of a tree node."
+    "--order",
+    type=int,
+    default=fmt.ORDER_DEFAULT,
+    show_default=True,
+    help="The number of entries of a tree node.",
 )
 @click.option(
     "--version-digits", type=click.Choice(["32", "64"]), default="32", show_default=True,
-    help="64 is the dialect that the format's Java reader understands.",
+    help="Choose 64 for the dialect that the format's Java reader understands.",
 )  # fmt: skip
 @property_option
 @pass_settings
@@ -60,7 +64,7 @@ def create(
     version_digits: str,
     properties: tuple[tuple[str, str], ...],
 ) -> None:
-    """Create a catalog on the storage at URL (or --catalog). It fails when there is one.
+    """Create a catalog on the storage at URL (or --catalog). Fail if there is one already.
 
     \b
     Example
@@ -71,8 +75,8 @@ def create(
         raise click.UsageError("Missing argument 'URL', for example file:///lake.")
     if url.startswith("memory:"):
         raise click.UsageError(
-            f"{shown(url)} would be gone when this command ends: create it on a disk, for example file:///lake,"
-            ' or serve it: "alpheus serve --create memory://name".'
+            f"{shown(url)} would disappear when this command ends: create the catalog on a disk, for example"
+            ' file:///lake, or serve it: "alpheus serve --create memory://name".'
         )
     with alpheus.create(url, order, int(version_digits), mapping(properties)) as catalog:
         info = catalog.info()
@@ -96,14 +100,14 @@ def serve(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Run the daemon for the catalog at URL (or --catalog), until SIGTERM or Ctrl-C.
 
     \b
-    Options (all of them, with every limit: alpheus serve --help-all)
-      --listen HOST:PORT   Serve here, or on unix:///path.sock [default: 127.0.0.1:7480].
-      --create             Create the catalog when there is none.
+    Options (alpheus serve --help-all shows all of them, with every limit)
+      --listen HOST:PORT   The address to serve, or unix:///path.sock [default: 127.0.0.1:7480].
+      --create             Create the catalog if there is none.
       --config FILE        Read settings from this TOML file.
-      --print-config       Show the settings in force and where each comes from, then end.
+      --print-config       Print the settings in force and where each comes from, then exit.
       --port-file FILE     Write HOST:PORT to this file once the daemon answers.
-      --sole-writer        Nobody else writes this catalog: faster reads.
-      --allow-plaintext    Permit an address that other machines can reach, without encryption.
+      --sole-writer        Assume that no other process writes this catalog, for faster reads.
+      --allow-plaintext    Allow an address that other machines can reach, without encryption.
       -h, --help           Show this message.
 
     \b
@@ -119,44 +123,47 @@ def serve(context: click.Context, arguments: tuple[str, ...]) -> None:
     if missing:
         raise click.ClickException(
             f"the daemon is not installed completely ({', '.join(missing)} missing):"
-            " pip install 'alpheus[daemon]'"
+            " run pip install 'alpheus[daemon]'"
         )
     words = ["--help" if word == "--help-all" else word for word in arguments]
     environment = dict(os.environ)
     if settings.url:
         environment["ALPHEUS_CATALOG"] = settings.url
     sys.stdout.flush()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a reload asked for too early must not end the daemon to be
-    # The daemon takes this process over: its signals, its process id, its exit status.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # an early request to reload must not end the process
+    # The daemon takes over this process: its signals, its process id, its exit status.
     os.execve(sys.executable, [sys.executable, "-m", "alpheus_daemon", *words], environment)
 
 
-@cli.command(short_help="Say which catalog this is and how far it is.")
+@cli.command(short_help="Show the catalog's identity and newest version.")
 @pass_settings
 def info(settings: Settings) -> None:
-    """Say which catalog this is, where it lies, and how far it is."""
+    """Show the catalog's id, where it is stored, and its newest and oldest version."""
     with settings.catalog() as catalog:
         found = catalog.info()
     settings.out.document(found, output.info_text(found))
 
 
 @cli.command(short_help="Verify every invariant of the stored catalog.")
-@click.option("--after", type=BOUND, metavar="V", help="Only versions above this one.")
-@click.option("--footers", is_flag=True, help="Compare the footers of the newest version's data files, too.")
-@click.option("--values", is_flag=True, help="Read these files whole: damaged pages, wrong statistics.")
+@click.option("--after", type=BOUND, metavar="V", help="Check only versions above this one.")
+@click.option("--footers", is_flag=True, help="Also compare the footers of the newest version's data files.")
+@click.option(
+    "--values", is_flag=True, help="Read these files completely, to find damaged pages and wrong statistics."
+)
 @pass_settings
 def check(settings: Settings, after: int | None, footers: bool, values: bool) -> int:
-    """Verify every invariant of the stored catalog. Changes nothing.
+    """Verify every invariant of the stored catalog. Change nothing.
 
-    Each finding is a line; the summary comes last. Exit status 1 when anything is wrong.
+    Each finding is one line; a summary comes last. The exit status is 1 if anything is wrong.
 
-    Of data files it looks only whether they are there and how large they are. --footers reads the end of each one
-    of the newest version, and compares rows, columns, types, NULLs and bounds with what the catalog says of the
-    file. --values does that and reads all of it: pages are held to their checksums, where the writer of the file
-    put some in (this library and Spark do), and values to what the catalog says; in lists and maps, only whether
-    they can be read. No option finds a file that somebody exchanged for another of the same size and statistics.
-    This command reads the files itself, also where it asks a daemon. On storage it runs on any prefix, also where
-    nothing opens: a damaged newest version, a missing version 0, files of two catalogs.
+    By default only the existence and the size of data files are checked. --footers reads the footer of each data
+    file of the newest version and compares rows, columns, types, NULLs and bounds with the catalog. --values also
+    reads the whole files: it verifies page checksums, if the file has them (this library and Spark write them), and
+    compares values with the catalog; values in lists and maps only have to be readable. No option finds a file that
+    was replaced by another of the same size and statistics.
+
+    This command reads the files itself, even if the catalog is a daemon. On storage it works on any prefix, even
+    where no catalog can be opened: with a damaged newest version, a missing version 0, or files of two catalogs.
     """
     try:
         with settings.catalog() as catalog, output.waiting("checking"):
@@ -165,9 +172,9 @@ def check(settings: Settings, after: int | None, footers: bool, values: bool) ->
         if settings.is_daemon or not (isinstance(error, Corrupt) or error.kind == "two_histories"):
             raise
         assert settings.url is not None
-        report = asyncio.run(check_unopened(settings.url, after))  # a prefix that does not open, too
+        report = asyncio.run(check_unopened(settings.url, after))  # also for a prefix that cannot be opened
         if footers or values:
-            settings.out.note("the data files were not read: the newest version cannot be")
+            settings.out.note("the data files were not read, because the newest version cannot be read")
     settings.out.status_if_cut = status = output.DONE if report.ok else output.FAILED
     plain = {
         "ok": report.ok,
@@ -183,13 +190,13 @@ def check(settings: Settings, after: int | None, footers: bool, values: bool) ->
     return status
 
 
-@cli.command(short_help="Store what is in memory, for a fast start.")
-@click.option("--verify", is_flag=True, help="Compare it with the tree first, however large it is.")
+@cli.command(short_help="Store a checkpoint of the state, for a fast start.")
+@click.option("--verify", is_flag=True, help="Compare the state with the tree first, however large it is.")
 @pass_settings
 def checkpoint(settings: Settings, verify: bool) -> None:
-    """Store the catalog's state as a checkpoint, which the next start of a daemon maps instead of reading the tree.
+    """Store the catalog's state as a checkpoint. A daemon then starts from the checkpoint instead of reading the tree.
 
-    A daemon does so by itself from time to time, and when it ends.
+    A daemon writes checkpoints by itself from time to time, and when it ends.
     """
     with settings.catalog() as catalog, output.waiting("writing a checkpoint"):
         found = catalog.admin.checkpoint(verify)
@@ -202,17 +209,17 @@ def checkpoint(settings: Settings, verify: bool) -> None:
 # --- the symbol list -------------------------------------------------------------------------------
 
 
-@cli.group(short_help="The list of all live objects' names.")
+@cli.group(short_help="Work with the list of all live objects' names.")
 def symbols() -> None:
-    """The symbol list: names of all live objects by kind and namespace, which a daemon holds in memory."""
+    """Work with the symbol list: the names of all live objects by kind and namespace. A daemon holds it in memory."""
 
 
 @symbols.command("list", short_help="List names.")
 @click.argument("pattern", required=False, default="")
-@click.option("--kind", metavar="KIND", help="Only of this kind: namespace, table, view, pipeline, ...")
-@click.option("--namespace", metavar="NS", help="Only this namespace and what is in it.")
-@click.option("--prefix", default="", metavar="TEXT", help="Only full names that begin so.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+@click.option("--kind", metavar="KIND", help="Only names of this kind: namespace, table, view, pipeline, ...")
+@click.option("--namespace", metavar="NS", help="Only this namespace and the objects in it.")
+@click.option("--prefix", default="", metavar="TEXT", help="Only full names that begin with this text.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N names.")
 @at_option
 @pass_settings
 def symbols_list(
@@ -224,7 +231,7 @@ def symbols_list(
     limit: int | None,
     at: str | None,
 ) -> None:
-    """List names in key order. PATTERN is of full names: `*` is any text, `?` one character.
+    """List names in key order. PATTERN matches full names: `*` is any text, `?` one character.
 
     \b
     Examples
@@ -248,12 +255,13 @@ def _show_symbols(settings: Settings, info: alpheus.SymbolsInfo, did: str) -> No
     settings.out.document(info, text)
 
 
-@symbols.command("reload", short_help="Make the list anew from the tree.")
+@symbols.command("reload", short_help="Rebuild the list from the tree.")
 @pass_settings
 def symbols_reload(settings: Settings) -> None:
-    """Make the list anew from the tree of the head, aside, and swap it. Readers never see a gap.
+    """Rebuild the list from the tree of the head, then replace the old list. Readers never see a gap.
 
-    A daemon makes all that it has in memory anew, trusts no checkpoint, and deletes them all; it writes a new one.
+    A daemon rebuilds everything that it holds in memory. It uses no checkpoint, deletes all of them and writes a
+    new one.
     """
     with settings.catalog() as catalog, output.waiting("reading the tree"):
         info = catalog.admin.symbols.reload()
@@ -261,12 +269,12 @@ def symbols_reload(settings: Settings) -> None:
 
 
 @symbols.command("check", short_help="Compare the list with the tree.")
-@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N random ranges of keys.")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Compare only N random ranges of keys.")
 @pass_settings
 def symbols_check(settings: Settings, sample: int | None) -> int:
-    """Compare what is in memory with the tree. Exit status 1 when anything differs.
+    """Compare the list in memory with the tree. The exit status is 1 if anything differs.
 
-    A daemon leaves memory that differs at once: it reads the tree, and loads the catalog anew from there.
+    A daemon stops using memory that differs immediately: it reads the tree instead, and reloads the catalog from it.
     """
     with settings.catalog() as catalog, output.waiting("comparing"):
         drift = catalog.admin.symbols.check(sample)
@@ -288,7 +296,7 @@ def symbols_check(settings: Settings, sample: int | None) -> int:
 @symbols.command("compact", short_help="Compact the list's journal now.")
 @pass_settings
 def symbols_compact(settings: Settings) -> None:
-    """Put the names that came and went into the list's base now, which else happens in the background."""
+    """Merge added and removed names into the base of the list now. Otherwise this happens in the background."""
     with settings.catalog() as catalog:
         info = catalog.admin.symbols.compact()
     _show_symbols(settings, info, "compacted")
@@ -315,20 +323,20 @@ def completion(shell: str) -> None:
     click.echo(found(cli, {}, "alpheus", COMPLETE_VARIABLE).source())
 
 
-@cli.group(short_help="What readers hold.")
+@cli.group(short_help="Show which versions readers hold.")
 def lease() -> None:
-    """Leases: versions that readers go on reading, though they may expire.
+    """Show leases: versions that readers keep readable even if the versions expire.
 
-    A reader takes one where the storage can be written (catalog.at(..., lease=True), and Spark by itself), renews it
-    while it reads, and gives it up. That of a reader that was killed runs out by itself. They lie on the storage, and
-    are looked up there, with a daemon, too.
+    A reader takes a lease if it can write to the storage (catalog.at(..., lease=True); Spark does so by itself),
+    renews the lease while it reads, and releases it at the end. The lease of a killed reader runs out by itself.
+    Leases are stored on the storage and are read from there, even if the catalog is a daemon.
     """
 
 
 @lease.command("list")
 @pass_settings
 def lease_list(settings: Settings) -> None:
-    """List the leases: the version that each holds, and until when."""
+    """List the leases, with the version that each holds and when it runs out."""
     with settings.catalog() as catalog:
         found = catalog.admin.leases()
     rows = [

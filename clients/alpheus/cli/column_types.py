@@ -1,6 +1,6 @@
-"""Column types as people write them: `int64`, `decimal(10,2)`, `list<string>`, `struct<a:int64:required>`.
+"""Parse column types: `int64`, `decimal(10,2)`, `list<string>`, `struct<a:int64:required>`.
 
-`type_text` writes them the same way, so that what `table show` prints can be given to `table create`.
+`type_text` writes types in the same form, so that `table create` accepts what `table show` prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NESTING_MAX = 32
 
 
 def parse_column(text: str) -> pa.Field:
-    """`name:type[:required]` as an Arrow field. InvalidInput (`bad_schema`) saying what is wrong where."""
+    """Parse `name:type[:required]` to an Arrow field. Raise InvalidInput (`bad_schema`) that names the place."""
     parser = _TypeParser(text)
     field = parser.field()
     parser.end()
@@ -34,7 +34,7 @@ def parse_column(text: str) -> pa.Field:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """A type as people write it. InvalidInput (`bad_schema`)."""
+    """Parse a type. Raise InvalidInput (`bad_schema`)."""
     parser = _TypeParser(text)
     found = parser.type()
     parser.end()
@@ -42,7 +42,7 @@ def parse_type(text: str) -> pa.DataType:
 
 
 class _TypeParser:
-    """Recursive descent over one text."""
+    """A recursive descent parser of one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -65,12 +65,12 @@ class _TypeParser:
         if kind in ("decimal", "numeric"):
             precision, scale = self._numbers(2)
             if not 1 <= precision <= 38 or scale > precision:
-                self._fail("a decimal has 1 to 38 digits, 0 to all of them after the point")
+                self._fail("a decimal has 1 to 38 digits, of which 0 to all stand after the point")
             return pa.decimal128(precision, scale)
         if kind == "fixed":
             [length] = self._numbers(1)
             if not 1 <= length < 1 << 31:
-                self._fail("a fixed length is 1 byte or more")
+                self._fail("a fixed length is at least 1 byte")
             return pa.binary(length)
         if kind in ("list", "array", "map", "struct"):
             return self._nested(kind)
@@ -80,7 +80,7 @@ class _TypeParser:
 
     def end(self) -> None:
         if self._text[self._position :].strip():
-            self._fail(f"{self._text[self._position :].strip()[:40]!r} is too much")
+            self._fail(f"{self._text[self._position :].strip()[:40]!r} is left over after the type")
 
     def _nested(self, kind: str) -> pa.DataType:
         self._depth += 1
@@ -104,7 +104,7 @@ class _TypeParser:
         return found
 
     def _typed(self) -> tuple[pa.DataType, bool]:
-        """A type and whether it is nullable."""
+        """Parse a type. Return it, and whether it is nullable."""
         found = self.type()
         if not self._take(":"):
             return found, True
@@ -121,7 +121,7 @@ class _TypeParser:
                 self._expect(",")
             text = self._next("a number")
             if not text.isascii() or not text.isdecimal() or len(text) > 10:
-                self._fail(f"{text[:40]!r} is no number", back=len(text))
+                self._fail(f"{text[:40]!r} is not a number", back=len(text))
             found.append(int(text))
         self._expect(")")
         return found

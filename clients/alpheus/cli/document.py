@@ -1,6 +1,6 @@
 """The documents of `alpheus apply`: one transaction in JSON.
 
-All of it is checked before the catalog is touched, and every complaint names the place:
+A document is checked completely before the catalog is touched. Every error names its place, such as
 `operations[2].append.rows[5].qty`.
 """
 
@@ -45,12 +45,12 @@ class ColumnAsked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation as a document writes it; fields are its keys."""
+    """One operation of a document. The fields are the operation's keys."""
 
     verb: ClassVar[str]
 
     def check(self, where: str) -> None:
-        """What types cannot say. Raises InvalidInput."""
+        """Check what the types of the fields do not express. Raise InvalidInput."""
 
     def run(self, tx: Transaction, where: str) -> None:
         raise NotImplementedError
@@ -100,11 +100,11 @@ class CreateTable(Asked, frozen=True, kw_only=True):
 
     def check(self, where: str) -> None:
         columns = columns_of_schema(self.schema(where))
-        with _placed(f"{where}.partition_by"):
+        with _place_errors(f"{where}.partition_by"):
             parse_partition_by(self.partition_by, columns)
-        with _placed(f"{where}.sort_by"):
+        with _place_errors(f"{where}.sort_by"):
             parse_sort_by(self.sort_by, columns)
-        with _placed(where):
+        with _place_errors(where):
             columns_with_defaults(columns, self._defaults(where), f"table {self.name}")
 
     def schema(self, where: str) -> pa.Schema:
@@ -143,7 +143,7 @@ class UpdateTable(Asked, frozen=True, kw_only=True):
         if not any(
             getattr(self, field.name) for field in msgspec.structs.fields(self) if field.name != "name"
         ):
-            raise InvalidInput(f"{where}: it changes nothing")
+            raise InvalidInput(f"{where}: the operation changes nothing")
         self._types(where)
         if self.add_columns:
             _schema(self.add_columns, where, "add_columns")
@@ -151,7 +151,7 @@ class UpdateTable(Asked, frozen=True, kw_only=True):
     def _types(self, where: str) -> dict[str, pa.DataType]:
         found = {}
         for path, text in self.retype_columns.items():
-            with _placed(f"{where}.retype_columns[{path!r}]"):
+            with _place_errors(f"{where}.retype_columns[{path!r}]"):
                 found[path] = parse_type(text)
         return found
 
@@ -327,15 +327,15 @@ VERBS = {asked.verb: asked for asked in _ASKED}
 
 
 def _schema(columns: Sequence[Any], where: str, key: str = "columns") -> pa.Schema:
-    """Columns as a document writes them; InvalidInput naming the place."""
+    """Return a document's columns as a schema. Raise InvalidInput that names the place."""
     fields = []
     for index, value in enumerate(columns):
         place = f"{where}.{key}[{index}]"
         column = _convert(value, ColumnAsked, place)
-        with _placed(place):
+        with _place_errors(place):
             fields.append(pa.field(column.name, parse_type(column.type), column.nullable))
     schema = pa.schema(fields)
-    with _placed(where):
+    with _place_errors(where):
         columns_of_schema(schema)
     return schema
 
@@ -343,11 +343,11 @@ def _schema(columns: Sequence[Any], where: str, key: str = "columns") -> pa.Sche
 def _default_values(
     given: Mapping[str, Any], columns: Sequence[Column], added: Sequence[AddColumn], name: str, where: str
 ) -> dict[str, Any]:
-    """Defaults as JSON has them, as the verbs take them."""
+    """Convert defaults from JSON to the values that the library takes."""
     found = {}
     for path, value in given.items():
         place = f"{where}.defaults[{path!r}]"
-        with _placed(place):
+        with _place_errors(place):
             column = find_default_place(path, columns, added, f"table {name}").column
         found[path] = _default_value(value, column, path, place)
     return found
@@ -364,7 +364,8 @@ def _default_value(value: Any, column: Column, path: str, place: str) -> Any:
 def default_of_text(
     text: str, path: str, columns: Sequence[Column], added: Sequence[AddColumn], name: str
 ) -> Any:
-    """A default as the command line has it: text as it is, all else as in JSON. Raises InvalidInput, NotFound."""
+    """Convert a default of the command line: texts, bytes, dates and times are read as text, other types as JSON. Raise
+    InvalidInput or NotFound."""
     column = find_default_place(path, columns, added, f"table {name}").column
     value: Any = text
     if column.type not in ("VARCHAR", "BINARY", "FIXED", "DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
@@ -375,14 +376,15 @@ def default_of_text(
 
 def _check_update(set: Mapping[str, str], unset: Sequence[str], where: str) -> None:
     if not set and not unset:
-        raise InvalidInput(f'{where}: neither "set" nor "unset" holds anything')
+        raise InvalidInput(f'{where}: "set" and "unset" are both empty')
 
 
 # --- documents -------------------------------------------------------------------------------------
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """One transaction, checked. `operations`: each with its place in the document. `digest`: of its content."""
+    """One checked transaction. `operations` holds each operation with its place in the document; `digest` is the
+    SHA-256 of the content."""
 
     id: str
     isolation: str
@@ -405,22 +407,22 @@ class _Keys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DIGEST_PROPERTY = "alpheus.document_sha256"
-"""Transaction property by which a document that comes again under its id is recognised."""
+"""The transaction property that identifies a document that is applied again under its id."""
 
 
 def parse_document(data: bytes, source: str) -> Document:
-    """A document of `alpheus apply`. InvalidInput naming line and column, or the key and its place."""
+    """Parse a document of `alpheus apply`. Raise InvalidInput that names line and column, or the key and its place."""
     value = _parse_json(data, source)
     keys = _convert(value, _Keys, source)
     if keys.id and not (fmt.is_uuid(keys.id) and keys.id[14] == "7"):
         raise InvalidInput(
-            f"{source}: id: {keys.id[:80]!r} is no version 7 uuid in lower case",
-            hint='"alpheus new-id" prints one',
+            f"{source}: id: {keys.id[:80]!r} is not a version 7 UUID in lower case",
+            hint='create one with "alpheus new-id"',
         )
     if keys.key == "":
-        raise InvalidInput(f"{source}: key: it is empty", hint="leave it out, or name what is done")
+        raise InvalidInput(f"{source}: the key is empty", hint="omit the key, or give it a text")
     if DIGEST_PROPERTY in keys.properties:
-        raise InvalidInput(f"{source}: properties: {DIGEST_PROPERTY} is written by apply itself")
+        raise InvalidInput(f"{source}: properties: {DIGEST_PROPERTY} is reserved for apply")
     operations = tuple(
         _parse_operation(value, f"operations[{index}]") for index, value in enumerate(keys.operations)
     )
@@ -439,8 +441,8 @@ def parse_document(data: bytes, source: str) -> Document:
 def _parse_operation(value: Any, where: str) -> tuple[str, Asked]:
     if not isinstance(value, dict) or len(value) != 1:
         raise InvalidInput(
-            f"{where}: an object with one key, the operation, is needed",
-            hint='for example {"drop_table": {"name": "sales.orders"}}',
+            f"{where} is not an object with one key, the operation",
+            hint='write for example {"drop_table": {"name": "sales.orders"}}',
         )
     [(verb, asked)] = value.items()
     if verb not in VERBS:
@@ -454,7 +456,7 @@ def _parse_operation(value: Any, where: str) -> tuple[str, Asked]:
 
 
 def _parse_json(data: bytes, source: str) -> Any:
-    # The standard library's parser tells line and column and shows keys that come twice; msgspec neither.
+    # Unlike msgspec, the standard library's parser reports line and column, and duplicate keys.
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -465,14 +467,14 @@ def _parse_json(data: bytes, source: str) -> Any:
         for key, value in pairs:
             if key in found:
                 raise InvalidInput(
-                    f"{source}: the key {key[:80]!r} comes twice in one object", kind="bad_data"
+                    f"{source}: the key {key[:80]!r} occurs twice in one object", kind="bad_data"
                 )
             found[key] = value
         return found
 
     def constant(name: str) -> NoReturn:
         raise InvalidInput(
-            f"{source}: {name} is no JSON", kind="bad_data", hint=f'write it as text: "{name}"'
+            f"{source}: {name} is not valid JSON", kind="bad_data", hint=f'write it as text: "{name}"'
         )
 
     try:
@@ -488,9 +490,9 @@ def _parse_json(data: bytes, source: str) -> Any:
 
 
 def _convert(value: Any, kind: type[_StructT], where: str) -> _StructT:
-    """`value` as a struct; InvalidInput naming the key that is unknown, missing or of another type."""
+    """Convert `value` to a struct. Raise InvalidInput that names an unknown or missing key, or one of a wrong type."""
     if not isinstance(value, dict):
-        raise InvalidInput(f"{where}: an object is needed", kind="bad_data")
+        raise InvalidInput(f"{where} is not an object", kind="bad_data")
     known = [field.name for field in msgspec.structs.fields(kind)]
     unknown = [key for key in value if key not in known]
     if unknown:
@@ -506,8 +508,8 @@ def _convert(value: Any, kind: type[_StructT], where: str) -> _StructT:
 
 
 @contextlib.contextmanager
-def _placed(where: str) -> Iterator[None]:
-    """Errors of the block say where in the document they belong."""
+def _place_errors(where: str) -> Iterator[None]:
+    """Add the place in the document to errors of the block."""
     try:
         yield
     except AlpheusError as error:
@@ -520,10 +522,10 @@ def _placed(where: str) -> Iterator[None]:
 
 
 def apply(catalog: Catalog, document: Document) -> Commit | None:
-    """Commit a document, whole or not at all; None when it leaves nothing to do.
+    """Commit a document as one transaction. Return None if the document leaves nothing to do.
 
-    With an id it is exactly once: a document that was committed under its id before, by any process, gives
-    that commit again (`duplicate`); another document under the id is refused (`id_reused`).
+    A document with an id is applied exactly once. If any process committed it before under its id, return that commit
+    with `duplicate`. Raise InvalidInput (`id_reused`) if another document was committed under the id.
     """
     properties = dict(document.properties)
     if document.id:
@@ -538,24 +540,24 @@ def apply(catalog: Catalog, document: Document) -> Commit | None:
     )
     try:
         with tx:
-            # After the begin version is fixed: the commit itself looks for the id in later versions only.
-            if document.id and (done := _applied(catalog, document)) is not None:
+            # Look once the begin version is fixed: the commit itself looks for the id in later versions only.
+            if document.id and (done := _find_applied(catalog, document)) is not None:
                 tx.abandon()
                 return done
             for where, asked in document.operations:
-                with _placed(where):
+                with _place_errors(where):
                     asked.run(tx, where)
     except (Conflict, AlreadyExists, NotFound, NotEmpty, InvalidInput):
-        # The same document, sent by another process, may have come first; then this is its answer.
-        if document.id and (done := _applied(catalog, document)) is not None:
+        # Another process may have committed the same document first: return that commit.
+        if document.id and (done := _find_applied(catalog, document)) is not None:
             return done
         raise
     return tx.result
 
 
-def _applied(catalog: Catalog, document: Document) -> Commit | None:
-    """The commit of this document under its id, if there is one. InvalidInput (`id_reused`, `id_cancelled`)
-    when the id is spent otherwise."""
+def _find_applied(catalog: Catalog, document: Document) -> Commit | None:
+    """Return the commit of this document under its id, or None. Raise InvalidInput (`id_reused`, `id_cancelled`) if the
+    id was used otherwise."""
     outcome = catalog.outcome(document.id)
     if outcome.state == "cancelled":
         raise InvalidInput(
@@ -570,8 +572,8 @@ def _applied(catalog: Catalog, document: Document) -> Commit | None:
             if recorded.id == document.id and recorded.properties.get(DIGEST_PROPERTY) == document.digest:
                 return msgspec.structs.replace(commit, duplicate=True)
     raise InvalidInput(
-        f"transaction id {document.id} was used in version {commit.version} for something else",
+        f"transaction id {document.id} was used in version {commit.version} for another transaction",
         kind="id_reused",
         version=commit.version,
-        hint='give each document an id of its own; "alpheus new-id" prints one',
+        hint='give each document an id of its own; create one with "alpheus new-id"',
     )

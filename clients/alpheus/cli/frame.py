@@ -1,4 +1,4 @@
-"""What all commands share: options, arguments, errors, exit statuses."""
+"""Options, arguments, errors and exit statuses that all commands share."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ class Settings:
         self.timeout: float = 30
         self.out = output.Printer()
         self.command = ""
-        """The one that runs, without "alpheus", and the options that it has."""
+        """The command that runs, without "alpheus". `options` are the options that it has."""
         self.options: frozenset[str] = frozenset()
 
     @contextlib.contextmanager
     def catalog(self) -> Iterator[alpheus.Catalog]:
-        """The catalog asked for, open while the block runs."""
+        """Open the catalog that the user named, while the block runs."""
         if not self.url:
             raise click.UsageError(
-                "No catalog is named: pass --catalog URL or set ALPHEUS_CATALOG,"
+                "No catalog is given: pass --catalog URL or set ALPHEUS_CATALOG,"
                 " for example grpc://127.0.0.1:7480 or file:///lake."
             )
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             with output.waiting(f"connecting to {shown(self.url)}"):
                 catalog = alpheus.connect(self.url, timeout=self.timeout)
-        for warning in told:
+        for warning in caught:
             click.echo(f"warning: {output.printable(str(warning.message))}", err=True)
         with catalog:
             yield catalog
 
     @property
     def is_daemon(self) -> bool:
-        """Whether the catalog asked for is a daemon, and no storage."""
+        """Return whether the catalog's URL names a daemon rather than storage."""
         return scheme_of(self.url or "") in (*DAEMON_SCHEMES, "grpcs")
 
     @contextlib.contextmanager
     def reader(self, at: str | None) -> Iterator[SyncReads]:
-        """The catalog pinned at one version, so that everything a command prints agrees."""
+        """Open the catalog pinned at one version, so that everything a command prints is consistent."""
         with self.catalog() as catalog:
             yield catalog.at(at)
 
@@ -90,22 +90,22 @@ def _set_timeout(context: click.Context, parameter: click.Parameter, value: floa
 
 
 def _shared_options(*, top: bool) -> list[click.Parameter]:
-    """They may stand before the command's name or after it; after it wins."""
+    """Return the shared options. They may stand before or after the command's name; the value after it wins."""
     return [
         click.Option(
             ["--catalog"], metavar="URL", expose_value=False, callback=_set_url,
             envvar="ALPHEUS_CATALOG" if top else None, show_envvar=top,
-            help="The catalog: grpc://host:port, unix:///path.sock (a daemon), file:///path, s3://bucket/p (storage)."
+            help="The catalog: a daemon (grpc://host:port, unix:///path.sock) or storage (file:///path, s3://bucket/p)."
         ),
         click.Option(
             ["--output"], type=click.Choice(["table", "json"]), expose_value=False, callback=_set_output,
             envvar="ALPHEUS_OUTPUT" if top else None, show_envvar=top,
-            help="Text for people (the default), or JSON.",
+            help="Print text for people (the default), or JSON.",
         ),
         click.Option(
             ["--timeout"], type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", expose_value=False,
             callback=_set_timeout, envvar="ALPHEUS_TIMEOUT" if top else None, show_envvar=top,
-            help="Try so long while the catalog is unavailable (default 30).",
+            help="How long to retry while the catalog is unavailable (default 30).",
         ),
     ]  # fmt: skip
 
@@ -123,14 +123,15 @@ class Command(click.Command):
 
 
 class VersionsCommand(Command):
-    """A command whose arguments are versions: a minus and digits are no option. They come with a blank before them."""
+    """A command whose arguments are versions, so that a minus and digits are not an option. Such an argument arrives
+    with a leading blank."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [f" {word}" if re.fullmatch(r"-\d+", word) else word for word in args])
 
 
 class Bound(click.ParamType[int]):
-    """A version that bounds what is looked at."""
+    """A version as a bound of a search: a number from 0 on."""
 
     name = "version"
 
@@ -138,13 +139,13 @@ class Bound(click.ParamType[int]):
         text = str(value)
         if re.fullmatch(r"-\d+", text, re.ASCII):
             self.fail(
-                f"{text} would count from the head, as versions to read may; a bound of the log is a number from 0 on"
-                ' ("alpheus info" tells the newest).',
+                f"{text} would count from the head; a bound of the log must be a number from 0 on"
+                ' ("alpheus info" shows the newest version).',
                 param,
                 ctx,
             )
         if not (text.isascii() and text.isdecimal()):
-            self.fail(f"{text!r} is no version: a number from 0 on is needed.", param, ctx)
+            self.fail(f"{text!r} is not a version: give a number from 0 on.", param, ctx)
         return int(text)
 
 
@@ -156,7 +157,7 @@ class Group(click.Group):
 
 
 class Root(Group):
-    """The whole command. `main` never returns and never shows a traceback that was not asked for."""
+    """The whole command. `main` never returns. It shows a traceback only if ALPHEUS_DEBUG asks for one."""
 
     group_class = Group
 
@@ -167,7 +168,7 @@ class Root(Group):
         extra |= {"standalone_mode": False, "complete_var": COMPLETE_VARIABLE, "obj": settings}
         extra["prog_name"] = "alpheus"
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # Names may hold what a terminal's encoding lacks.
+            # Names may hold characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status = int(super().main(words, **extra) or output.DONE)
@@ -184,7 +185,7 @@ class Root(Group):
 
 
 def _asks_for_json(words: Sequence[str]) -> bool:
-    """Whether a usage error, found before all options are read, is to be reported as JSON."""
+    """Return whether a usage error that is found before all options are read must be reported as JSON."""
     for index, word in enumerate(words):
         if word.startswith("--output"):
             value = word.partition("=")[2] or (words[index + 1] if index + 1 < len(words) else "")
@@ -204,11 +205,11 @@ Exit status
   0    done
   1    failed; with --output json the error is one JSON object on standard error
   2    wrong usage
-  3    a conflict with another transaction: run it again
+  3    a conflict with another transaction: run the command again
   4    the outcome is unknown: ask for it with "alpheus outcome"
   99   there was nothing to do
   130  interrupted
-A closed pipe ("| head -1") ends a command quietly, with status 0.
+A closed pipe ("| head -1") ends a command quietly with status 0.
 
 \b
 Examples
@@ -219,14 +220,14 @@ Examples
   alpheus table create sales.orders --column id:int64:required --column amount:"decimal(10,2)"
   alpheus events --follow --output json
 
-Completion of commands and options: "alpheus completion --help".""",
+To complete commands and options in the shell, see "alpheus completion --help".""",
 )
 @click.version_option(package_name="alpheus", prog_name="alpheus", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Work with an Alpheus catalog: its namespaces and tables, what happened to them, and its daemon.
+    """Work with an Alpheus catalog: its namespaces and tables, its history, and its daemon.
 
     Answers go to standard output, everything else to standard error. With --output json the answer is one
-    JSON document, and of streams one line an item.
+    JSON document; a stream prints one JSON document per line.
     """
 
 
@@ -239,7 +240,7 @@ def main() -> NoReturn:
 
 
 class Pair(click.ParamType[tuple[str, str]]):
-    """`key=value`; the value may be empty and may hold more equal signs."""
+    """`key=value`. The value may be empty and may contain equal signs."""
 
     name = "k=v"
 
@@ -250,7 +251,7 @@ class Pair(click.ParamType[tuple[str, str]]):
             return value
         key, equals, rest = str(value).partition("=")
         if not equals or not key:
-            self.fail(f"{value!r} is no KEY=VALUE.", param, ctx)
+            self.fail(f"{value!r} is not KEY=VALUE.", param, ctx)
         return key, rest
 
 
@@ -270,7 +271,7 @@ PAIR = Pair()
 
 
 def mapping(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Pairs as a dict; a usage error for a key that comes twice."""
+    """Return pairs as a dict. Raise a usage error for a key that is given twice."""
     found: dict[str, str] = {}
     for key, value in pairs:
         if key in found:
@@ -282,7 +283,8 @@ def mapping(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def changes(
     pairs: Iterable[tuple[str, str]], unset: Sequence[str], *, or_else: bool = False
 ) -> tuple[dict[str, str], list[str]]:
-    """What `set` commands are asked to do, checked. `or_else`: they are asked for something else as well."""
+    """Check the arguments of a `set` command and return (values to set, keys to remove). With `or_else` the command has
+    other changes to make, so that both may be empty."""
     values = mapping(pairs)
     if not values and not unset and not or_else:
         raise click.UsageError("Nothing to change: give KEY=VALUE or --unset KEY.")
@@ -296,49 +298,53 @@ def at_option(command: F) -> F:
     return click.option(
         "--at",
         metavar="WHEN",
-        help="As it stood then: a version (-1: the newest, -2: the one before), or a time with a zone such as"
-        " 2026-03-01T12:00:00Z.",
+        help="Read the catalog at this version (-1 is the newest, -2 the one before) or at this time, with a zone, such"
+        " as 2026-03-01T12:00:00Z.",
     )(command)
 
 
 def when_option(command: F) -> F:
     return click.option(
-        "--at", metavar="WHEN", help="As it was then: a version at which it was there, or a time with a zone."
+        "--at",
+        metavar="WHEN",
+        help="Restore the state of this version or time (with a zone), at which the object existed.",
     )(command)
 
 
 def as_option(command: F) -> F:
-    return click.option("--as", "as_name", metavar="NAME", help="Under this name instead of its own.")(
+    return click.option(
+        "--as", "as_name", metavar="NAME", help="Bring it back under this name instead of its own."
+    )(command)
+
+
+def message_option(command: F) -> F:
+    return click.option("--message", "-m", default="", help="The reason for the change; the log keeps it.")(
         command
     )
 
 
-def message_option(command: F) -> F:
-    return click.option("--message", "-m", default="", help="Why; the log keeps it.")(command)
-
-
 def property_option(command: F) -> F:
     return click.option(
-        "--property", "properties", type=PAIR, multiple=True, metavar="K=V", help="A property. Repeat it."
+        "--property", "properties", type=PAIR, multiple=True, metavar="K=V", help="A property. Repeatable."
     )(command)
 
 
 def unset_option(command: F) -> F:
-    return click.option("--unset", multiple=True, metavar="KEY", help="Remove a property. Repeat it.")(
+    return click.option("--unset", multiple=True, metavar="KEY", help="Remove a property. Repeatable.")(
         command
     )
 
 
 def exist_ok_option(command: F) -> F:
-    return click.option(
-        "--exist-ok", is_flag=True, help="Leave it as it is when it exists already, and succeed."
-    )(command)
+    return click.option("--exist-ok", is_flag=True, help="Succeed without a change if it already exists.")(
+        command
+    )
 
 
 def write(
     settings: Settings, message: str, did: str, verb: Callable[[SyncWrites[Any]], Commit | None]
 ) -> None:
-    """Commit one verb, and say so."""
+    """Commit one operation and print the version."""
     with settings.catalog() as catalog:
         commit: Commit | None
         if message:
@@ -350,38 +356,42 @@ def write(
             assert commit is not None
             version = commit.version
     if commit is None or not commit.transaction_id:
-        # It exists already and that was fine; there is no transaction to show.
+        # The object exists already and the caller allowed that: there is no transaction to show.
         settings.out.document({"version": version, "transaction_id": ""}, f"unchanged at version {version}")
     else:
         settings.out.document(commit, f"{did} in version {commit.version}")
 
 
 def filter_options(command: F) -> F:
-    """Which events: `namespaces`, `names`, `kinds`, `actions`, each a tuple of texts."""
+    """Add the options that select events: `namespaces`, `names`, `kinds`, `actions`, each a tuple of texts."""
     options = (
         click.option(
-            "--namespace", "namespaces", multiple=True, metavar="NS", help="Only changes in it. Repeat it."
+            "--namespace",
+            "namespaces",
+            multiple=True,
+            metavar="NS",
+            help="Only changes in this namespace. Repeatable.",
         ),
         click.option(
             "--name",
             "names",
             multiple=True,
             metavar="NAME",
-            help="Only this object, or a pattern: 'sales.*'. Repeat it.",
+            help="Only this object, or objects that match a pattern: 'sales.*'. Repeatable.",
         ),
         click.option(
             "--kind",
             "kinds",
             multiple=True,
             type=click.Choice([kind.label for kind in Kind]),
-            help="Only this kind of object. Repeat it.",
+            help="Only this kind of object. Repeatable.",
         ),
         click.option(
             "--action",
             "actions",
             multiple=True,
             metavar="TYPE",
-            help="Only with this action: TABLE_INSERT. Repeat it.",
+            help="Only events with this action, such as TABLE_INSERT. Repeatable.",
         ),
     )
     for option in reversed(options):
@@ -389,11 +399,11 @@ def filter_options(command: F) -> F:
     return command
 
 
-count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after so many.")
+count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N items.")
 
 
 def list_names(settings: Settings, values: Sequence[Any], names: Sequence[str], none: str) -> None:
-    """Names one a line, which shells can loop over."""
+    """Print names, one per line, so that shells can loop over them."""
     settings.out.document(values, "\n".join(output.printable(name) for name in names))
     if not values:
         settings.out.note(none)

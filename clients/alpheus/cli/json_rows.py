@@ -1,4 +1,4 @@
-"""Values in JSON as people write them: to Arrow data of a table's columns, and back."""
+"""Convert values in JSON to Arrow data of a table's columns, and back."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from alpheus_journal.tables.columns import decode_default, python_value
 
 
 def json_value(value: Any) -> Any:
-    """A value of a leaf column as documents have it: text for dates, times, decimals and numbers that are not finite,
-    base64 for bytes."""
+    """Convert a value of a leaf column to JSON. Dates, times, decimals and numbers that are not finite become text;
+    bytes become base64."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, date):  # datetimes are dates
@@ -36,7 +36,8 @@ def json_value(value: Any) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """`json_value` of a value of any column, as `pyarrow.Array.to_pylist` gives it: the pairs of a map are lists."""
+    """Convert a value of any column, as `pyarrow.Array.to_pylist` returns it, to JSON. The pairs of a map become
+    lists. See `json_value`."""
     if isinstance(value, dict):
         return {name: plain_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -52,21 +53,22 @@ _FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{7}")
 
 
 def rows_of_table(rows: Sequence[Any], table: Table, where: str) -> pa.Table:
-    """As `arrow_rows`; a key left out takes its column's default."""
+    """Convert rows of JSON objects to Arrow data of the table. A missing key takes its column's default. See
+    `arrow_rows`."""
     if table.defaults:
-        rows = [_filled(row, table.columns) for row in rows]
+        rows = [_fill_defaults(row, table.columns) for row in rows]
     return arrow_rows(rows, table.schema, where)
 
 
-def _filled(row: Any, columns: Sequence[Column]) -> Any:
-    """A row, or a struct in it, with what its keys left out."""
+def _fill_defaults(row: Any, columns: Sequence[Column]) -> Any:
+    """Return a row, or a struct in it, with defaults for missing keys."""
     if not isinstance(row, dict):
         return row
     filled = dict(row)
     for column in columns:
         if column.name in filled:
             if column.fields:
-                filled[column.name] = _filled(filled[column.name], column.fields)
+                filled[column.name] = _fill_defaults(filled[column.name], column.fields)
         elif column.write_default is not None:
             value = python_value(column, decode_default(column, column.write_default))
             finite = isinstance(value, float) and math.isfinite(value)
@@ -75,11 +77,11 @@ def _filled(row: Any, columns: Sequence[Column]) -> Any:
 
 
 def arrow_rows(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:
-    """Rows written as JSON objects, as Arrow data of a native table's schema.
+    """Convert rows that are JSON objects to Arrow data of a native table's schema.
 
-    Dates and times are ISO 8601 text (with a zone for timestamptz, without for timestamp), decimals numbers or
-    text, bytes base64, maps objects or lists of pairs; "NaN", "Infinity" and "-Infinity" are text. A key left
-    out is NULL. Nothing is rounded or cut: InvalidInput (`bad_data`) naming row and column instead.
+    Dates and times are ISO 8601 text, with a zone for timestamptz and without for timestamp. Decimals are numbers or
+    text, bytes are base64, maps are objects or lists of pairs. "NaN", "Infinity" and "-Infinity" are text. A missing
+    key is NULL. No value is rounded or truncated: raise InvalidInput (`bad_data`) that names row and column instead.
     """
     values: list[list[Any]] = [[] for _ in schema]
     for index, row in enumerate(rows):
@@ -96,7 +98,7 @@ def arrow_rows(rows: Sequence[Any], schema: pa.Schema, where: str) -> pa.Table:
 
 
 def _members(row: Any, fields: Sequence[pa.Field], where: str) -> list[Any]:
-    """The values of an object in the order of `fields`."""
+    """Return the values of an object in the order of `fields`."""
     if not isinstance(row, dict):
         raise InvalidInput(f"{where}: an object is needed", kind="bad_data")
     names = {field.name for field in fields}
@@ -111,7 +113,7 @@ def _members(row: Any, fields: Sequence[pa.Field], where: str) -> list[Any]:
 
 
 def arrow_value(value: Any, field: pa.Field, where: str) -> Any:
-    """One value as pyarrow takes it for the field's type."""
+    """Convert one value to what pyarrow takes for the field's type."""
 
     def refuse(wanted: str) -> InvalidInput:
         shown = (
@@ -165,7 +167,7 @@ def arrow_value(value: Any, field: pa.Field, where: str) -> Any:
 
 
 def _moment(value: Any, kind: pa.DataType, refuse: Callable[[str], InvalidInput]) -> date | datetime:
-    """A date or a time, by the type."""
+    """Parse a date or a time, according to the type."""
     if pa.types.is_date(kind):
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
@@ -217,11 +219,11 @@ def _bytes(value: Any, kind: pa.DataType, refusal: InvalidInput, refuse: Any) ->
 
 
 def _fits(number: Decimal, precision: int, scale: int) -> bool:
-    """Whether a decimal type holds the number exactly."""
+    """Return whether a decimal type can hold the number exactly."""
     if not number:
         return True
     _, digits, exponent = number.as_tuple()
-    assert isinstance(exponent, int)  # of finite numbers it is
+    assert isinstance(exponent, int)  # true for finite numbers
     significant = len(digits)
     while exponent < -scale and digits[significant - 1] == 0:
         exponent += 1

@@ -1,4 +1,8 @@
-"""Commands on namespaces, tables and views."""
+"""Commands on namespaces, tables and views.
+
+The module stays above 600 lines because the commands of the three kinds mirror each other and share options: whoever
+changes one changes its siblings.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +53,11 @@ def namespace() -> None:
 
 
 @namespace.command("list")
-@click.option("--prefix", default="", help="Only names that begin with this.")
+@click.option("--prefix", default="", help="Only names that begin with this text.")
 @at_option
 @pass_settings
 def namespace_list(settings: Settings, prefix: str, at: str | None) -> None:
-    """List the namespaces, one name a line."""
+    """List the namespaces, one name per line."""
     with settings.reader(at) as reader:
         found = reader.list_namespaces(prefix)
     list_names(settings, found, [name.name for name in found], "no namespaces")
@@ -108,11 +112,11 @@ def namespace_set(
 
 @namespace.command("drop")
 @click.argument("name")
-@click.option("--cascade", is_flag=True, help="With every table and view in it, all in one transaction.")
+@click.option("--cascade", is_flag=True, help="Also drop every table and view in it, in one transaction.")
 @message_option
 @pass_settings
 def namespace_drop(settings: Settings, name: str, cascade: bool, message: str) -> None:
-    """Drop a namespace. It must be empty, or --cascade be given. "undrop" brings it back with what was in it."""
+    """Drop a namespace. It must be empty unless --cascade is given. "undrop" brings it back with its contents."""
     write(
         settings,
         message,
@@ -130,7 +134,7 @@ def namespace_drop(settings: Settings, name: str, cascade: bool, message: str) -
 def namespace_undrop(
     settings: Settings, name: str, at: str | None, as_name: str | None, message: str
 ) -> None:
-    """Bring back a dropped namespace with what was in it, as it was last there (or --at)."""
+    """Bring back a dropped namespace with its contents, as they were when it was dropped, or at --at."""
     new = (as_name or name,)
     write(
         settings,
@@ -145,7 +149,7 @@ def namespace_undrop(
 
 default_option = click.option(
     "--default", "defaults", type=PAIR, multiple=True, metavar="PATH=VALUE",
-    help="What inserts give that leave a column out; bytes in base64. Rows from before an added column have it, too.",
+    help="The value for inserts that omit a column; bytes in base64. Rows older than an added column have it, too.",
 )  # fmt: skip
 
 
@@ -163,8 +167,10 @@ def table() -> None:
 
 @table.command("list")
 @click.argument("namespace", required=False)
-@click.option("--prefix", default="", help="Only names (without the namespace) that begin with this.")
-@click.option("--long", "-l", "long_", is_flag=True, help="Format, rows, files and size of each, too.")
+@click.option("--prefix", default="", help="Only names (without the namespace) that begin with this text.")
+@click.option(
+    "--long", "-l", "long_", is_flag=True, help="Also show format, rows, files and size of each table."
+)
 @at_option
 @pass_settings
 def table_list(settings: Settings, namespace: str | None, prefix: str, long_: bool, at: str | None) -> None:
@@ -180,7 +186,7 @@ def table_list(settings: Settings, namespace: str | None, prefix: str, long_: bo
         output.columns_text(
             ["NAME", "FORMAT", "ROWS", "FILES", "SIZE"],
             [
-                (t.full_name, t.format, output.rows_told(t), t.file_count, output.size_text(t.size_bytes))
+                (t.full_name, t.format, output.rows_text(t), t.file_count, output.size_text(t.size_bytes))
                 for t in tables
             ],
         ),
@@ -204,21 +210,21 @@ def table_show(settings: Settings, name: str, at: str | None) -> None:
 @click.argument("name")
 @click.option(
     "--column", "columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE[:required]",
-    help="A column. Repeat it, in the order of the columns.",
+    help="A column. Repeatable, in the order of the columns.",
 )  # fmt: skip
 @click.option("--like", type=click.Path(exists=True, dir_okay=False), metavar="FILE.parquet",
-              help="Take the columns of a Parquet file; its rows are not read.")  # fmt: skip
+              help="Use the columns of a Parquet file. Its rows are not read.")  # fmt: skip
 @click.option(
     "--partition-by",
     multiple=True,
     metavar="COLUMN",
-    help="A key of its partitions: COLUMN, or day(COLUMN), month(COLUMN), year(COLUMN) of a date or time. Repeat it.",
+    help="A partition key: COLUMN, or day(COLUMN), month(COLUMN), year(COLUMN) of a date or time. Repeatable.",
 )
 @click.option(
     "--sort-by",
     multiple=True,
     metavar="COLUMN [desc]",
-    help='A key of the order of rows in its files, as in "at desc nulls first". Repeat it.',
+    help='A sort key of the rows in files, such as "at desc nulls first". Repeatable.',
 )
 @default_option
 @property_option
@@ -235,12 +241,12 @@ def table_create(
     \b
     Types
       boolean, int16, int32, int64, float, double, string, binary, date
-      timestamp            without a zone
+      timestamp            date and time without a zone
       timestamptz          an instant
       decimal(P,S)         P digits, S of them after the point
       fixed(N)             N bytes
       list<T>, map<K,V>, struct<NAME:T,...>
-    A name with special characters stands in backquotes. T:required forbids NULL.
+    Put names with special characters in backquotes. T:required forbids NULL.
 
     \b
     Examples
@@ -271,7 +277,7 @@ def _parquet_schema(path: str) -> pa.Schema:
     try:
         schema: pa.Schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"{path}: no Parquet file: {error}", kind="bad_data") from None
+        raise InvalidInput(f"{path} is not a Parquet file: {error}", kind="bad_data") from None
     return schema.remove_metadata()
 
 
@@ -284,32 +290,36 @@ def _parquet_schema(path: str) -> pa.Schema:
     type=click.Choice(["parquet", "delta", "iceberg"]),
     default="parquet",
     show_default=True,
-    help="What there is at PATH.",
+    help="The format of the data at PATH.",
 )
 @click.option(
     "--version",
     metavar="V",
-    help="A version of a Delta table; a snapshot, branch or tag of an Iceberg table.",
+    help="The version of a Delta table, or the snapshot, branch or tag of an Iceberg table.",
 )
 @click.option(
     "--partition-by",
     multiple=True,
     metavar="COLUMN",
-    help="As of create. Left out: the partitions that it has at PATH. Repeat it.",
+    help="A partition key, as in create (default: the partitions at PATH). Repeatable.",
 )
-@click.option("--sort-by", multiple=True, metavar="COLUMN [desc]", help="As of create. Repeat it.")
-@click.option("--unpartitioned", is_flag=True, help="Without the partitions that it has at PATH.")
-@click.option("--append", is_flag=True, help="Add the rows to a table that is there.")
+@click.option(
+    "--sort-by", multiple=True, metavar="COLUMN [desc]", help="A sort key, as in create. Repeatable."
+)
+@click.option("--unpartitioned", is_flag=True, help="Create the table without the partitions at PATH.")
+@click.option("--append", is_flag=True, help="Add the rows to an existing table.")
 @click.option(
     "--partition-type",
     "partition_types",
     type=ColumnType(),
     multiple=True,
     metavar="KEY:TYPE",
-    help="Of a key of partition folders (key=value/). Repeat it.",
+    help="The type of a key of partition folders (key=value/). Repeatable.",
 )
-@click.option("--key", metavar="TEXT", help="Do it once under this key, however often it is called.")
-@click.option("--resume", metavar="ID", help="Go on with an import that was interrupted.")
+@click.option(
+    "--key", metavar="TEXT", help="Import only once under this key, however often the command runs."
+)
+@click.option("--resume", metavar="ID", help="Resume an interrupted import.")
 @message_option
 @pass_settings
 def table_import(
@@ -319,8 +329,8 @@ def table_import(
 ) -> None:  # fmt: skip
     """Copy Parquet files, a Delta or an Iceberg table into a new table, in one commit.
 
-    PATH is a folder, a file, a pattern (quote it), or a URL such as s3://bucket/path. If it is interrupted, the same
-    command with --resume and the id that was told copies what is left, as long as the source is the same.
+    PATH is a folder, a file, a pattern (in quotes), or a URL such as s3://bucket/path. The command prints an id. If it
+    is interrupted, run it again with --resume and this id: it copies what is left, provided the source is unchanged.
 
     \b
     Examples
@@ -330,12 +340,12 @@ def table_import(
       alpheus table import sales.clicks /warehouse/clicks --format iceberg --key import/clicks
     """
     if unpartitioned and partition_by:
-        raise click.UsageError("Give --partition-by or --unpartitioned.")
+        raise click.UsageError("Give either --partition-by or --unpartitioned.")
     by = list(partition_by) if partition_by or unpartitioned else None
     with settings.catalog() as catalog, output.progressing() as show:
 
         def begin(id: str) -> None:
-            settings.out.note(f"import {id} began; to go on with it after an interruption, add --resume {id}")
+            settings.out.note(f"import {id} began; to resume it after an interruption, add --resume {id}")
 
         done = catalog.import_table(
             name, path, format_, version, by, list(sort_by) or None, append,
@@ -344,7 +354,7 @@ def table_import(
         )  # fmt: skip
     size = output.size_text(done.source_size_bytes)
     if done.duplicate:
-        text = f"imported {name} before, in version {done.version}"
+        text = f"{name} was already imported in version {done.version}"
     elif not done.transaction_id:
         text = f"unchanged at version {done.version}: no rows"
     else:
@@ -384,7 +394,10 @@ def table_register(
 @click.argument("name")
 @click.argument("metadata_location")
 @click.option(
-    "--expected", required=True, metavar="LOCATION", help="Where the table points now, else a conflict."
+    "--expected",
+    required=True,
+    metavar="LOCATION",
+    help="The present metadata file; a conflict if it is another one.",
 )
 @message_option
 @pass_settings
@@ -410,7 +423,7 @@ class TypedPath(click.ParamType[tuple[str, str]]):
     ) -> tuple[str, str]:
         path, colon, text = str(value).partition(":")
         if not colon or not path:
-            self.fail(f"{value!r} is no PATH:TYPE.", param, ctx)
+            self.fail(f"{value!r} is not PATH:TYPE.", param, ctx)
         return path, text
 
 
@@ -419,7 +432,7 @@ class TypedPath(click.ParamType[tuple[str, str]]):
 @click.argument("pairs", type=PAIR, nargs=-1, metavar="[K=V]...")
 @unset_option
 @click.option(
-    "--add-column", "add_columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE", help="A new column."
+    "--add-column", "add_columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE", help="Add a column."
 )
 @click.option("--drop-column", "drop_columns", multiple=True, metavar="PATH", help="Drop a column.")
 @click.option(
@@ -436,17 +449,15 @@ class TypedPath(click.ParamType[tuple[str, str]]):
 )  # fmt: skip
 @click.option("--nullable", multiple=True, metavar="PATH", help="Let a required column hold NULL.")
 @click.option(
-    "--required", multiple=True, metavar="PATH", help="Forbid NULL, of a table that has no rows yet."
+    "--required", multiple=True, metavar="PATH", help="Forbid NULL in a column, if the table has no rows."
 )
 @click.option(
     "--column-order",
     metavar="NAME,NAME,...",
-    help="Every top-level column, in the order that they shall have.",
+    help="The new order of the columns: every top-level column.",
 )
 @default_option
-@click.option(
-    "--no-default", "no_defaults", multiple=True, metavar="PATH", help="Take a column's default away."
-)
+@click.option("--no-default", "no_defaults", multiple=True, metavar="PATH", help="Remove a column's default.")
 @message_option
 @pass_settings
 def table_set(
@@ -455,11 +466,11 @@ def table_set(
     retype_columns: tuple[tuple[str, str], ...], nullable: tuple[str, ...], required: tuple[str, ...],
     column_order: str | None, defaults: tuple[tuple[str, str], ...], no_defaults: tuple[str, ...], message: str,
 ) -> None:  # fmt: skip
-    """Set and remove properties of a table, and change its columns, all in one step.
+    """Set and remove properties of a table, and change its columns, in one step.
 
-    A field of a struct is named by its path, such as address.zip. Types only widen: int16 to int32 to int64, float
-    to double, a decimal to more digits. What is written already stays as it is and is read in the new shape; in a
-    column that is added with a default it has that.
+    Name a field of a struct by its path, such as address.zip. Types can only widen: int16 to int32 to int64, float
+    to double, a decimal to more digits. Existing files are not rewritten; their rows are read with the new columns.
+    In a column that is added with a default, existing rows have that default.
 
     \b
     Examples
@@ -472,7 +483,7 @@ def table_set(
         "add_columns": list(add_columns) or None,
         "drop_columns": list(drop_columns),
         "rename_columns": mapping(rename_columns),
-        "retype_columns": {path: _type(text) for path, text in mapping(retype_columns).items()},
+        "retype_columns": {path: _parse_column_type(text) for path, text in mapping(retype_columns).items()},
         "nullable_columns": dict.fromkeys(nullable, True) | dict.fromkeys(required, False),
         "column_order": column_order.split(",") if column_order else [],
     }
@@ -481,7 +492,7 @@ def table_set(
     texts = mapping(defaults)
     for path in no_defaults:
         if path in texts:
-            raise click.UsageError(f"{path!r} is given a default and loses it.")
+            raise click.UsageError(f"{path!r} is in both --default and --no-default.")
     values, keys = changes(pairs, unset, or_else=any(shape.values()) or bool(texts or no_defaults))
 
     def update(to: Any) -> Any:
@@ -495,7 +506,7 @@ def table_set(
     write(settings, message, f"updated table {name}", update)
 
 
-def _type(text: str) -> pa.DataType:
+def _parse_column_type(text: str) -> pa.DataType:
     try:
         return parse_type(text)
     except InvalidInput as error:
@@ -508,7 +519,7 @@ def _type(text: str) -> pa.DataType:
 @message_option
 @pass_settings
 def table_rename(settings: Settings, name: str, new_name: str, message: str) -> None:
-    """Give a table another name, perhaps in another namespace. It stays the same table."""
+    """Give a table another name, in the same or another namespace. The table keeps its id."""
     write(
         settings, message, f"renamed table {name} to {new_name}", lambda to: to.rename_table(name, new_name)
     )
@@ -520,7 +531,7 @@ def table_rename(settings: Settings, name: str, new_name: str, message: str) -> 
 @message_option
 @pass_settings
 def table_restore(settings: Settings, name: str, at: str, message: str) -> None:
-    """Give a table the columns, rows and properties that it had then. Nothing is copied."""
+    """Restore the columns, rows and properties that a table had then. No data is copied."""
     write(settings, message, f"restored table {name}", lambda to: to.restore_table(name, at))
 
 
@@ -531,18 +542,18 @@ def table_restore(settings: Settings, name: str, at: str, message: str) -> None:
 @message_option
 @pass_settings
 def table_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
-    """Bring back a dropped table, as it was last there (or --at)."""
+    """Bring back a dropped table, as it was when it was dropped, or at --at."""
     new = as_name or name
     write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new, "table"))
 
 
 @table.command("drop")
 @click.argument("name")
-@click.option("--purge", is_flag=True, help="Its data need not be kept for restoring it.")
+@click.option("--purge", is_flag=True, help="Allow its data to be deleted, so that it cannot be restored.")
 @message_option
 @pass_settings
 def table_drop(settings: Settings, name: str, purge: bool, message: str) -> None:
-    """Drop a table. Older versions of the catalog still have it."""
+    """Drop a table. Older versions of the catalog still contain it."""
     write(settings, message, f"dropped table {name}", lambda to: to.drop_table(name, purge=purge))
 
 
@@ -551,7 +562,7 @@ def table_drop(settings: Settings, name: str, purge: bool, message: str) -> None
 
 @cli.group()
 def view() -> None:
-    """List, show and change views. A view is named NAMESPACE.NAME; the catalog keeps its SQL and does not read it.
+    """List, show and change views. A view is named NAMESPACE.NAME. The catalog stores its SQL without parsing it.
 
     \b
     Examples
@@ -562,7 +573,7 @@ def view() -> None:
 
 @view.command("list")
 @click.argument("namespace", required=False)
-@click.option("--prefix", default="", help="Only names (without the namespace) that begin with this.")
+@click.option("--prefix", default="", help="Only names (without the namespace) that begin with this text.")
 @at_option
 @pass_settings
 def view_list(settings: Settings, namespace: str | None, prefix: str, at: str | None) -> None:
@@ -577,7 +588,7 @@ def view_list(settings: Settings, namespace: str | None, prefix: str, at: str | 
 @at_option
 @pass_settings
 def view_show(settings: Settings, name: str, at: str | None) -> None:
-    """Show the SQL of a view, and what it refers to."""
+    """Show the SQL of a view, and the objects it refers to."""
     with settings.reader(at) as reader:
         found = reader.load_view(name)
     settings.out.document(output.view_plain(found), output.view_text(found))
@@ -585,20 +596,20 @@ def view_show(settings: Settings, name: str, at: str | None) -> None:
 
 def _definition_options(command: F) -> F:
     options = [
-        click.option("--sql", required=True, metavar="TEXT|@FILE", help="Its text, or @ and a file that holds it."),
-        click.option("--dialect", default="spark", show_default=True, help="Whose SQL it is."),
+        click.option("--sql", required=True, metavar="TEXT|@FILE", help="The SQL text, or @ and a file name."),
+        click.option("--dialect", default="spark", show_default=True, help="The SQL dialect."),
         click.option(
-            "--reference", "references", multiple=True, metavar="NAME", help="A table or view that it names."
+            "--reference", "references", multiple=True, metavar="NAME", help="A table or view in the SQL. Repeatable."
         ),
         click.option(
             "--bind", is_flag=True,
-            help="What it refers to cannot be dropped, renamed, or lose or change columns while it is there.",
+            help="Forbid dropping or renaming the referenced objects, and dropping or changing their columns.",
         ),
         click.option(
             "--column", "columns", type=ColumnType(), multiple=True, metavar="NAME:TYPE[:required]",
-            help="A column of its result. Repeat it, in their order.",
+            help="A column of the result. Repeatable, in the order of the columns.",
         ),
-        click.option("--default-namespace", metavar="NS", help="Where its unqualified names are looked up."),
+        click.option("--default-namespace", metavar="NS", help="The namespace of unqualified names in the SQL."),
         property_option,
         message_option,
     ]  # fmt: skip
@@ -616,7 +627,7 @@ def _view_arguments(
             with open(sql[1:], encoding="utf-8") as file:
                 sql = file.read()
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{sql[1:]!r}: cannot be read: {error}", kind="bad_data") from None
+            raise InvalidInput(f"{sql[1:]!r} cannot be read: {error}", kind="bad_data") from None
     return {
         "sql": sql,
         "dialect": dialect,
@@ -643,7 +654,7 @@ def view_create(settings: Settings, /, name: str, message: str, **given: Any) ->
 @_definition_options
 @pass_settings
 def view_replace(settings: Settings, /, name: str, message: str, **given: Any) -> None:
-    """Replace everything of a view but its id: what is not given is gone."""
+    """Replace the definition of a view. The view keeps its id; everything that is not given is removed."""
     arguments = _view_arguments(**given)
     write(settings, message, f"replaced view {name}", lambda to: to.replace_view(name, **arguments))
 
@@ -654,7 +665,7 @@ def view_replace(settings: Settings, /, name: str, message: str, **given: Any) -
 @message_option
 @pass_settings
 def view_rename(settings: Settings, name: str, new_name: str, message: str) -> None:
-    """Give a view another name, perhaps in another namespace."""
+    """Give a view another name, in the same or another namespace."""
     write(settings, message, f"renamed view {name} to {new_name}", lambda to: to.rename_view(name, new_name))
 
 
@@ -665,7 +676,7 @@ def view_rename(settings: Settings, name: str, new_name: str, message: str) -> N
 @message_option
 @pass_settings
 def view_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
-    """Bring back a dropped view, as it was last there (or --at)."""
+    """Bring back a dropped view, as it was when it was dropped, or at --at."""
     new = as_name or name
     write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new, "view"))
 
@@ -675,5 +686,5 @@ def view_undrop(settings: Settings, name: str, at: str | None, as_name: str | No
 @message_option
 @pass_settings
 def view_drop(settings: Settings, name: str, message: str) -> None:
-    """Drop a view. Older versions of the catalog still have it."""
+    """Drop a view. Older versions of the catalog still contain it."""
     write(settings, message, f"dropped view {name}", lambda to: to.drop_view(name))

@@ -1,7 +1,10 @@
-"""What the command line prints: answers as text that lines up or as JSON, errors; and the exit statuses.
+"""What the command line prints: answers as aligned text or as JSON, errors, and the exit statuses.
 
-Standard output carries what was asked for and nothing else. Text from a catalog may hold anything, so what a
-terminal would act upon is escaped in tables; JSON carries it as it is.
+Standard output carries the answer and nothing else. Text from a catalog may contain any characters, so control
+characters are escaped in tables. JSON carries text unchanged.
+
+The module stays above 600 lines because it is a flat list: one short function for each kind of answer, all of them on
+the helpers at the top.
 """
 
 from __future__ import annotations
@@ -64,14 +67,14 @@ _WAITING_STEP_SECONDS = 0.5
 
 
 class ReaderGone(Exception):
-    """Whoever read our standard output has closed it; there is nobody left to print for."""
+    """The reader of our standard output has closed it."""
 
 
 # --- text ------------------------------------------------------------------------------------------
 
 
-def _shown(text: str) -> str:
-    """Lines as they are, each `printable`: the last gate before a terminal, whatever the text was made of."""
+def _make_printable(text: str) -> str:
+    """Make each line `printable`. All text passes through here before it reaches a terminal."""
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
@@ -79,12 +82,12 @@ _C1_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 def to_terminal() -> bool:
-    """Whether standard output is read by a terminal."""
+    """Return whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
-def _encoded(value: Any, *, indented: bool = False) -> bytes:
-    """`value` as JSON. For a terminal the controls that JSON leaves in texts are escaped: the value is the same."""
+def _encode_json(value: Any, *, indented: bool = False) -> bytes:
+    """Return `value` as JSON. For a terminal, also escape the control characters that JSON permits in texts."""
     data = msgspec.json.encode(value)
     if not to_terminal():
         return data
@@ -93,14 +96,14 @@ def _encoded(value: Any, *, indented: bool = False) -> bytes:
 
 
 def _width(text: str) -> int:
-    """Columns that a terminal gives to `text`."""
+    """Return the number of terminal columns that `text` takes."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )
 
 
 def columns_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns that line up, numbers to the right. No rows: empty text."""
+    """Return aligned columns, with numbers to the right. Return an empty text if there are no rows."""
     lines = [
         tuple(value if isinstance(value, int) else printable(str(value)) for value in row) for row in rows
     ]
@@ -119,7 +122,7 @@ def columns_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str
 
 
 def fields_text(fields: Iterable[tuple[str, object]]) -> str:
-    """One `name  value` a line; fields without a value (None, "") are left out."""
+    """Return one `name  value` per line. Fields without a value (None, "") are omitted."""
     given = [
         (printable(name), printable(str(value)))
         for name, value in fields
@@ -130,7 +133,7 @@ def fields_text(fields: Iterable[tuple[str, object]]) -> str:
 
 
 def properties_text(properties: dict[str, str]) -> str:
-    """Indented `key = value` lines, by key; nothing for none."""
+    """Return indented `key = value` lines, sorted by key."""
     return "".join(f"\n  {printable(key)} = {printable(properties[key])}" for key in sorted(properties))
 
 
@@ -151,9 +154,7 @@ def info_text(info: Info) -> str:
             ("software", info.software_version),
             (
                 "unverified",
-                f"since {time_text(since)}, as a checkpoint told it"
-                if (since := info.unverified_since)
-                else "",
+                f"since {time_text(since)}, from a checkpoint" if (since := info.unverified_since) else "",
             ),
             (
                 "clock",
@@ -198,7 +199,7 @@ def column_plain(column: Column) -> dict[str, Any]:
 
 
 def table_plain(table: Table) -> dict[str, Any]:
-    """A table as JSON: columns as `table create` and `apply` take them."""
+    """Return a table for JSON. The columns are written as `table create` and `apply` read them."""
     plain: dict[str, Any] = {
         "namespace": table.namespace,
         "name": table.name,
@@ -220,8 +221,8 @@ def table_plain(table: Table) -> dict[str, Any]:
     return plain
 
 
-def rows_told(table: Table) -> int | str:
-    """How many rows a table has, as far as it is known."""
+def rows_text(table: Table) -> int | str:
+    """Return the number of rows of a table, or an upper bound as text."""
     if table.is_row_count_exact or table.format != "native":
         return table.row_count
     return f"at most {table.row_count}"
@@ -235,7 +236,7 @@ def table_text(table: Table) -> str:
             ("id", table.id),
             ("format", table.format),
             ("metadata", table.definition.iceberg_metadata_location),
-            ("rows", rows_told(table) if native else ""),
+            ("rows", rows_text(table) if native else ""),
             ("files", table.file_count if native else ""),
             ("delete predicates", len(table.definition.delete_predicates) or ""),
             ("size", size_text(table.size_bytes) if native else ""),
@@ -293,7 +294,7 @@ def dropped_text(dropped: Dropped) -> str:
     by = dropped.principal or "unknown"
     return printable(
         f"{dropped.kind} {dropped.name}  dropped in version {dropped.dropped_version} at"
-        f" {time_text(dropped.dropped_at)} by {by}; last there at version {dropped.version}"
+        f" {time_text(dropped.dropped_at)} by {by}; last present at version {dropped.version}"
     )
 
 
@@ -336,7 +337,7 @@ def event_text(event: Event) -> str:
 
 
 def _reads_texts(reads: Sequence[Action]) -> list[str]:
-    """What serializable transactions had read; nothing of none."""
+    """Return what serializable transactions had read, as at most one text."""
     shown = [f"{read.type} {read.name}".rstrip() for read in reads[:_SHOWN_MAX]]
     if len(reads) > _SHOWN_MAX:
         shown.append(f"{len(reads) - _SHOWN_MAX} more")
@@ -431,33 +432,36 @@ def result_text(result: RunResult) -> str:
 
 
 class Printer:
-    """How one command prints: `json` or tables. `status_if_cut` is the exit status when the reader of standard
-    output goes away: it had what it wanted, so 0, unless the command has bad news."""
+    """Prints the output of one command, as tables or as `json`.
+
+    `status_if_cut` is the exit status when the reader closes standard output early: 0, unless the command has found an
+    error to report.
+    """
 
     def __init__(self) -> None:
         self.json = False
         self.status_if_cut = DONE
 
     def document(self, value: Any, text: str) -> None:
-        """The one answer of a command: `value` as one JSON document, or `text`."""
+        """Print the single answer of a command: `value` as one JSON document, or `text`."""
         if not self.json:
-            self._write(_shown(text) + "\n" if text else "")
+            self._write(_make_printable(text) + "\n" if text else "")
             return
-        self._write(_encoded(value, indented=True) + b"\n")
+        self._write(_encode_json(value, indented=True) + b"\n")
 
     def line(self, value: Any, text: str) -> None:
-        """One item of a stream, on one line, seen at once."""
-        self._write(_encoded(value) + b"\n" if self.json else _shown(text) + "\n")
+        """Print one item of a stream on one line, and flush it."""
+        self._write(_encode_json(value) + b"\n" if self.json else _make_printable(text) + "\n")
 
     def lines(self, values: Iterable[Any]) -> None:
-        """Several items of a stream that are there at the same time, as JSON, a line each."""
-        if data := b"".join(_encoded(value) + b"\n" for value in values):
+        """Print several items of a stream together, as JSON, one per line."""
+        if data := b"".join(_encode_json(value) + b"\n" for value in values):
             self._write(data)
 
     def note(self, text: str) -> None:
-        """A word to the person at the terminal; a script that reads JSON does not need it."""
+        """Print a note for people to standard error. With JSON, print nothing."""
         if not self.json:
-            click.echo(_shown(text), err=True)
+            click.echo(_make_printable(text), err=True)
 
     def _write(self, text: str | bytes) -> None:
         try:
@@ -465,14 +469,14 @@ class Printer:
         except BrokenPipeError:
             raise ReaderGone from None
         except OSError as error:
-            # A reader that is gone shows as EINVAL on some systems; a full disk is a failure.
+            # On some systems a closed pipe shows as EINVAL. Other errors, such as a full disk, are failures.
             if error.errno == errno.EINVAL:
                 raise ReaderGone from None
             raise
 
 
 def abandon_output() -> None:
-    """Nobody reads any more: what the interpreter still flushes at its end goes nowhere."""
+    """Redirect standard output to nowhere, so that the interpreter's last flush cannot fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -481,8 +485,10 @@ def abandon_output() -> None:
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """While the block runs and standard error is a terminal: what is going on and for how long, after a
-    second. The line is gone at the end."""
+    """Show on standard error what is going on and for how long, while the block runs.
+
+    The line appears after a second, only on a terminal, and disappears at the end.
+    """
     if not sys.stderr.isatty():
         yield
         return
@@ -511,8 +517,10 @@ def waiting(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progressing() -> Iterator[Callable[[str], None]]:
-    """While the block runs and standard error is a terminal: a line that each text given replaces, and that is gone
-    at the end. Otherwise nothing."""
+    """Give the block a function that shows a text on one line of standard error, replacing the text before.
+
+    The line appears only on a terminal and disappears at the end.
+    """
     if not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -550,9 +558,9 @@ def status_of(error: BaseException) -> int:
 
 
 def report(error: Exception, *, json: bool, command: str = "", options: Set[str] = frozenset()) -> int:
-    """Say on standard error what went wrong; the exit status. ALPHEUS_DEBUG=1 shows the traceback first.
+    """Print an error to standard error and return the exit status. ALPHEUS_DEBUG=1 prints the traceback first.
 
-    `command`: the one that failed, with the options that it has: no others are named as a way out.
+    `command` is the failed command, `options` are the options that it has: hints name no other options.
     """
     if os.environ.get("ALPHEUS_DEBUG", "") not in ("", "0"):
         click.echo(hidden_in("".join(traceback.format_exception(error))), err=True, nl=False)
@@ -572,7 +580,7 @@ def report(error: Exception, *, json: bool, command: str = "", options: Set[str]
 
 
 def conflict_text(conflict: Conflict) -> str:
-    """Who did what and when, and whether trying again helps; for people."""
+    """Describe a conflict for people: who did what and when, and whether a retry can help."""
     when = f"version {conflict.version}" if conflict.version is not None else ""
     if conflict.committed_at_millis:
         moment = conflict_words.time_text(conflict.committed_at_millis)
@@ -589,32 +597,32 @@ def conflict_text(conflict: Conflict) -> str:
     )
 
 
-# The way out in the words of the shell, instead of the library's.
+# Hints that name commands of the shell in place of the library's calls.
 _SHELL_HINTS = {
-    "daemon_unavailable": 'is the daemon running? "alpheus serve URL" starts one',
-    "no_namespace": '"alpheus namespace list" shows what there is',
-    "no_table": '"alpheus table list" shows what there is',
-    "no_view": '"alpheus view list" shows what there is',
-    "no_version": '"alpheus info" tells the newest version, "alpheus log" what was when',
-    "bad_token": 'the "token" of a line of "alpheus events --output json", or a version',
-    "catalog_exists": "use it as it is, or choose another place",
+    "daemon_unavailable": 'check that the daemon runs; "alpheus serve URL" starts one',
+    "no_namespace": 'list the namespaces with "alpheus namespace list"',
+    "no_table": 'list the tables with "alpheus table list"',
+    "no_view": 'list the views with "alpheus view list"',
+    "no_version": 'find the newest version with "alpheus info", the times of versions with "alpheus log"',
+    "bad_token": 'give a version, or the "token" of a line of "alpheus events --output json"',
+    "catalog_exists": "use the existing catalog, or choose another place",
 }
 _OPTION_HINTS = {
-    "namespace_exists": {"--exist-ok": "--exist-ok leaves it as it is"},
+    "namespace_exists": {"--exist-ok": "pass --exist-ok to leave it unchanged"},
     "table_exists": {
-        "--exist-ok": "--exist-ok leaves it as it is",
-        "--append": "--append adds the rows to it",
+        "--exist-ok": "pass --exist-ok to leave it unchanged",
+        "--append": "pass --append to add the rows to it",
     },
-    "namespace_not_empty": {"--cascade": "drop what it holds first, or pass --cascade"},
+    "namespace_not_empty": {"--cascade": "drop its contents first, or pass --cascade"},
 }
-"""By kind of error what an option of the command that failed would do about it."""
+"""By kind of error: the option of the failed command that avoids the error."""
 _DOCUMENT_HINTS = {
-    "namespace_exists": 'with "exist_ok": true in its operation it is left as it is',
-    "table_exists": 'with "exist_ok": true in its operation it is left as it is',
-    "namespace_not_empty": 'drop what it holds first, or give the operation "cascade": true',
+    "namespace_exists": 'add "exist_ok": true to the operation to leave it unchanged',
+    "table_exists": 'add "exist_ok": true to the operation to leave it unchanged',
+    "namespace_not_empty": 'drop its contents first, or add "cascade": true to the operation',
 }
-_NAME_HINT = "choose another name, or drop what has it"
-_CORRUPT_HINT = 'restore the file from a copy; "alpheus check" lists all that is damaged'
+_NAME_HINT = "choose another name, or drop the object that has this name"
+_CORRUPT_HINT = 'restore the file from a copy; "alpheus check" lists all damage'
 
 
 def _hint_of(error: AlpheusError, command: str, options: Set[str]) -> str:
@@ -631,13 +639,15 @@ def _hint_of(error: AlpheusError, command: str, options: Set[str]) -> str:
 
 
 def _describe(error: Exception, command: str, options: Set[str]) -> dict[str, Any]:
-    """The four keys that are always there, and what more a script can act on. What libraries and the parser of
-    arguments say may quote a URL: secrets in it are hidden."""
-    found = _described(error, command, options)
+    """Return the four keys that every error has, and further ones that a script can use.
+
+    Messages of libraries and of the argument parser may quote a URL; secrets in it are hidden.
+    """
+    found = _describe_error(error, command, options)
     return found if isinstance(error, AlpheusError) else found | {"message": hidden_in(found["message"])}
 
 
-def _described(error: Exception, command: str, options: Set[str]) -> dict[str, Any]:
+def _describe_error(error: Exception, command: str, options: Set[str]) -> dict[str, Any]:
     if isinstance(error, AlpheusError):
         found: dict[str, Any] = {
             "error": type(error).__name__,
@@ -657,7 +667,7 @@ def _described(error: Exception, command: str, options: Set[str]) -> dict[str, A
             }
         if isinstance(error, OutcomeUnknown) and error.transaction_id:
             found |= {
-                "hint": f"alpheus outcome {error.transaction_id} --settle tells what became of it",
+                "hint": f"run alpheus outcome {error.transaction_id} --settle to learn the outcome",
                 "transaction_id": error.transaction_id,
             }
         return found
@@ -667,7 +677,7 @@ def _described(error: Exception, command: str, options: Set[str]) -> dict[str, A
             "error": "UsageError",
             "kind": "bad_argument",
             "message": error.format_message(),
-            "hint": f"{command} --help",
+            "hint": f"see {command} --help",
         }
     if isinstance(error, click.ClickException | OSError):
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
@@ -676,5 +686,5 @@ def _described(error: Exception, command: str, options: Set[str]) -> dict[str, A
         "error": type(error).__name__,
         "kind": "unexpected",
         "message": f"unexpected {type(error).__name__}: {error}",
-        "hint": "run it again with ALPHEUS_DEBUG=1 for the traceback, and report it",
+        "hint": "run the command again with ALPHEUS_DEBUG=1 for the traceback, and report it",
     }

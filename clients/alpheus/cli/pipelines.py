@@ -1,4 +1,4 @@
-"""Commands on pipelines. Spark is imported by those that run one."""
+"""Commands on pipelines. Only the commands that run a pipeline import Spark."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from alpheus_journal.errors import NotFound
 # --- pipelines -------------------------------------------------------------------------------------
 
 
-@cli.group(short_help="Run pipelines, and see how far they have worked.")
+@cli.group(short_help="Run pipelines and inspect their positions.")
 def pipeline() -> None:
-    """Run pipelines, and see how far they have worked: their position lies in the catalog."""
+    """Run pipelines and inspect their positions, which the catalog stores."""
 
 
 @pipeline.command("list")
-@click.option("--prefix", default="", help="Only names that begin with this.")
+@click.option("--prefix", default="", help="Only names that begin with this text.")
 @at_option
 @pass_settings
 def pipeline_list(settings: Settings, prefix: str, at: str | None) -> None:
-    """List the pipelines that ever ran, one name a line."""
+    """List the pipelines that ever ran, one name per line."""
     with settings.reader(at) as reader:
         found = reader.list_pipelines(prefix)
     list_names(settings, found, [name.name for name in found], "no pipelines")
@@ -53,21 +53,21 @@ def pipeline_list(settings: Settings, prefix: str, at: str | None) -> None:
 @at_option
 @pass_settings
 def pipeline_show(settings: Settings, name: str, at: str | None) -> None:
-    """Show the jobs of a pipeline: state, position, inputs, and the error of a parked one."""
+    """Show the jobs of a pipeline: state, position, inputs, outputs, and the error of a parked job."""
     with settings.reader(at) as reader:
         found = reader.load_pipeline(name)
     settings.out.document(found, output.pipeline_text(found))
 
 
 def _declared_pipeline(reference: str) -> declared.Pipeline:
-    """The pipeline that MODULE:OBJECT names. The working directory comes first among the places to look."""
+    """Import the pipeline that MODULE:OBJECT names. The working directory is searched first."""
     name, colon, attribute = reference.partition(":")
     if not colon or not name or not attribute:
-        raise click.UsageError(f"{reference!r} is no MODULE:OBJECT, for example marts.daily:mart.")
+        raise click.UsageError(f"{reference!r} is not MODULE:OBJECT, for example marts.daily:mart.")
     if "/" in name or name.startswith(".") or name.endswith(".py"):
         likely = os.path.splitext(os.path.basename(name.lstrip(".")))[0] or "module"
         raise click.UsageError(
-            f"{name!r} is a file's name, and no module's; write {likely}:{attribute} where the file lies."
+            f"{name!r} names a file, not a module; write {likely}:{attribute} in the folder of the file."
         )
     sys.path.insert(0, os.getcwd())
     try:
@@ -82,8 +82,8 @@ def _declared_pipeline(reference: str) -> declared.Pipeline:
     return found
 
 
-def _name_of(catalog: Catalog, reference: str) -> str:
-    """Of a pipeline that is named by its NAME, or as MODULE:OBJECT."""
+def _find_name(catalog: Catalog, reference: str) -> str:
+    """Return the name of a pipeline that is given by its NAME or as MODULE:OBJECT."""
     if ":" in reference:
         try:
             catalog.load_pipeline(reference)
@@ -94,12 +94,12 @@ def _name_of(catalog: Catalog, reference: str) -> str:
 
 @contextlib.contextmanager
 def _lake(settings: Settings, name: str) -> Iterator[Any]:
-    """The catalog with a Spark session of this process. This is all that the command line knows of Spark."""
+    """Open the catalog with a Spark session of this process. Nothing else in the command line uses Spark."""
     try:
         from alpheus.spark import SparkCatalog, session
     except ModuleNotFoundError as error:
         raise click.ClickException(
-            f"Spark is not installed ({error.name} is missing): pip install 'alpheus[spark]'"
+            f"Spark is not installed ({error.name} is missing): run pip install 'alpheus[spark]'"
         ) from error
     with settings.catalog() as catalog:
         with output.waiting("starting Spark"):
@@ -110,8 +110,8 @@ def _lake(settings: Settings, name: str) -> Iterator[Any]:
             spark.stop()
 
 
-def _chosen(found: declared.Pipeline, jobs: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The jobs that were asked for, before Spark is started for them."""
+def _check_jobs(found: declared.Pipeline, jobs: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Check, before Spark starts, that the named jobs exist. Return None for all jobs."""
     for name in jobs:
         if name not in found.jobs:
             raise click.UsageError(
@@ -121,7 +121,7 @@ def _chosen(found: declared.Pipeline, jobs: tuple[str, ...]) -> tuple[str, ...] 
 
 
 def job_option(command: F) -> F:
-    return click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")(
+    return click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeatable.")(
         command
     )
 
@@ -133,28 +133,30 @@ def param_option(command: F) -> F:
         type=PAIR,
         multiple=True,
         metavar="K=V",
-        help="For the jobs' run.params. Repeat it.",
+        help="A parameter for the jobs' run.params. Repeatable.",
     )(command)
 
 
 def adopt_options(command: F) -> F:
     command = click.option(
-        "--from-now", is_flag=True, help="Outputs that are new to a job get what comes from now on."
+        "--from-now", is_flag=True, help="Let new outputs of a job receive only what later runs write."
     )(command)
-    return click.option(
-        "--adopt", is_flag=True, help="This declaration takes the place of the one that is recorded."
-    )(command)
+    return click.option("--adopt", is_flag=True, help="Replace the recorded declaration by this one.")(
+        command
+    )
 
 
-def _consents(adopt: bool, from_now: bool) -> dict[str, Any]:
-    """As arguments, where they were given."""
+def _given_flags(adopt: bool, from_now: bool) -> dict[str, Any]:
+    """Return the flags that were given as keyword arguments."""
     return {name: True for name, is_given in (("adopt", adopt), ("from_now", from_now)) if is_given}
 
 
 @pipeline.command("run")
 @click.argument("reference", metavar="MODULE:OBJECT")
 @click.option(
-    "--full-refresh", is_flag=True, help="As if for the first time: outputs are emptied and filled."
+    "--full-refresh",
+    is_flag=True,
+    help="Run as if for the first time: empty the outputs and fill them again.",
 )
 @job_option
 @param_option
@@ -169,12 +171,12 @@ def pipeline_run(
     adopt: bool,
     from_now: bool,
 ) -> int:
-    """Call every job of a pipeline that has work, once. Needs Spark.
+    """Call every job of a pipeline that has work once. Needs Spark.
 
-    A job that is declared with other tables than are recorded of it is not called, and told as parked.
+    A job whose declared tables differ from the recorded ones is not called and is reported as parked.
 
-    Prints one line a job. Exit status 1 when a job is parked, 99 when none had work, so that a scheduler can
-    skip what comes after.
+    Prints one line per job. The exit status is 1 if a job is parked, and 99 if no job had work, so that a scheduler
+    can skip the steps that follow.
 
     \b
     Example
@@ -182,9 +184,9 @@ def pipeline_run(
     """
     given = mapping(params)
     found = _declared_pipeline(reference)
-    chosen = _chosen(found, jobs)
+    chosen = _check_jobs(found, jobs)
     with _lake(settings, found.name) as lake:
-        results = found.run(lake, given, full_refresh, chosen, **_consents(adopt, from_now))
+        results = found.run(lake, given, full_refresh, chosen, **_given_flags(adopt, from_now))
     states = {result.state for result in results}
     status = (
         output.FAILED
@@ -213,36 +215,36 @@ def pipeline_serve(
     adopt: bool,
     from_now: bool,
 ) -> None:
-    """Call a pipeline's jobs whenever their inputs have something new, until SIGTERM. Needs Spark.
+    """Call a pipeline's jobs whenever their inputs change, until SIGTERM. Needs Spark.
 
-    Prints one line for each call that committed or was parked. SIGTERM lets the call that runs finish, and the exit
-    status is 0; a second one abandons it, which loses nothing.
+    Prints one line for each run that committed and each job that was parked. SIGTERM lets the current run finish; the
+    exit status is then 0. A second SIGTERM abandons the run; no data is lost.
     """
     given = mapping(params)
     found = _declared_pipeline(reference)
-    chosen = _chosen(found, jobs)
+    chosen = _check_jobs(found, jobs)
     with _lake(settings, found.name) as lake:
         found.serve(
             lake,
             given,
             on_result=lambda result: settings.out.line(result, output.result_text(result)),
             jobs=chosen,
-            **_consents(adopt, from_now),
+            **_given_flags(adopt, from_now),
         )
 
 
-# --- looking after one -----------------------------------------------------------------------------
+# --- operating -----------------------------------------------------------------------------
 
 
 @pipeline.command("status")
 @click.argument("reference", metavar="NAME|MODULE:OBJECT")
 @pass_settings
 def pipeline_status(settings: Settings, reference: str) -> int:
-    """Tell how far each job is behind its inputs.
+    """Show how far each job is behind its inputs.
 
-    LAG counts the versions since its position that changed an input that gives it work. Of a pipeline by its NAME it
-    is not known which inputs do, so all of them count, and jobs that never ran are not known. Exit status 1 when a
-    job is parked.
+    LAG is the number of versions since the job's position that changed a triggering input. If the pipeline is given by
+    its NAME, changes of all inputs count, and jobs that never ran are not listed. The exit status is 1 if a job is
+    parked.
 
     \b
     Example
@@ -259,17 +261,17 @@ def pipeline_status(settings: Settings, reference: str) -> int:
 
 @pipeline.command("resume")
 @click.argument("reference", metavar="NAME|MODULE:OBJECT")
-@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeatable.")
 @pass_settings
 def pipeline_resume(settings: Settings, reference: str, jobs: tuple[str, ...]) -> int:
-    """Unpark a pipeline's jobs: they go on from where they were.
+    """Unpark a pipeline's jobs, so that they continue at their positions.
 
-    Exit status 99 when none of them is parked.
+    The exit status is 99 if none of them is parked.
     """
     with settings.catalog() as catalog:
-        name = _name_of(catalog, reference)
+        name = _find_name(catalog, reference)
         known = sorted(catalog.load_pipeline(name).jobs)
-        for job in jobs:  # before one of the others is resumed
+        for job in jobs:  # check all jobs before the first is resumed
             if job not in known:
                 raise NotFound(
                     f"job {name}.{job} never ran", kind="no_job", hint=f"these did: {', '.join(known)}"
@@ -286,14 +288,14 @@ def pipeline_resume(settings: Settings, reference: str, jobs: tuple[str, ...]) -
 
 @pipeline.command("adopt")
 @click.argument("reference", metavar="NAME|MODULE:OBJECT")
-@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeatable.")
 @pass_settings
 def pipeline_adopt(settings: Settings, reference: str, jobs: tuple[str, ...]) -> int:
-    """Let another declaration of a pipeline's jobs take the place of the one that is recorded.
+    """Replace the recorded declaration of a pipeline's jobs.
 
-    Of MODULE:OBJECT that one. Of a NAME the next that runs, whoever comes first. Jobs go on from their positions; an
-    output that is new to a job still needs `pipeline run` with --full-refresh or --from-now. Exit status 99 when there
-    is nothing to change.
+    MODULE:OBJECT records that declaration. NAME allows the next run to record its declaration, whichever process comes
+    first. Jobs continue at their positions. An output that is new to a job still needs "pipeline run" with
+    --full-refresh or --from-now. The exit status is 99 if there is nothing to change.
 
     \b
     Examples
@@ -301,10 +303,10 @@ def pipeline_adopt(settings: Settings, reference: str, jobs: tuple[str, ...]) ->
       alpheus pipeline adopt daily_mart --job daily
     """
     with settings.catalog() as catalog:
-        name = _name_of(catalog, reference)
+        name = _find_name(catalog, reference)
         if ":" in reference and name != reference:
             found = _declared_pipeline(reference)
-            commit = found.adopt(catalog, _chosen(found, jobs))
+            commit = found.adopt(catalog, _check_jobs(found, jobs))
         else:
             commit = declarations.open_all(catalog, name, jobs or None)
     if commit is None:
@@ -317,14 +319,14 @@ def pipeline_adopt(settings: Settings, reference: str, jobs: tuple[str, ...]) ->
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
 @click.option(
-    "--job", "jobs", type=PAIR, multiple=True, metavar="OLD=NEW", help="Rename this job, too. Repeat it."
+    "--job", "jobs", type=PAIR, multiple=True, metavar="OLD=NEW", help="Also rename this job. Repeatable."
 )
 @pass_settings
 def pipeline_rename(settings: Settings, old: str, new: str, jobs: tuple[tuple[str, str], ...]) -> None:
-    """Move a pipeline's positions, and those of its jobs, under other names, in one commit.
+    """Rename a pipeline and its jobs, with their positions, in one commit.
 
-    For code that calls them otherwise from now on: under a new name a job would begin anew. To rename jobs alone, name
-    the pipeline twice.
+    Use this when the names change in the code: under a new name without a position, a job would start from the
+    beginning. To rename only jobs, give the pipeline's name twice.
 
     \b
     Examples
@@ -339,15 +341,15 @@ def pipeline_rename(settings: Settings, old: str, new: str, jobs: tuple[tuple[st
 @pipeline.command("rewind", cls=VersionsCommand)
 @click.argument("reference", metavar="NAME|MODULE:OBJECT")
 @click.argument("to", metavar="WHEN")
-@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeat it.")
+@click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeatable.")
 @pass_settings
 def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str, ...]) -> int:
-    """Take a pipeline's outputs and positions back to what they were at a version or time, in one commit.
+    """Restore a pipeline's outputs and positions to what they were at a version or time, in one commit.
 
-    A version of -1 is the head, -2 the one before it.
+    Version -1 is the head, -2 the version before it.
 
-    Outputs are the tables that its jobs wrote since. Refused (exit status 1) when others changed them, too. Jobs come
-    back unparked. Exit status 99 when they are there already.
+    Outputs are the tables that the jobs wrote since. The command fails with exit status 1 if others changed these
+    tables too. Parked jobs are unparked. The exit status is 99 if there is nothing to restore.
 
     \b
     Examples
@@ -355,7 +357,7 @@ def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str
       alpheus pipeline rewind daily_mart 2026-03-01T12:00:00Z --job daily
     """
     with settings.catalog() as catalog:
-        commit = positions.rewind(catalog, _name_of(catalog, reference), to.strip(), jobs or None)
+        commit = positions.rewind(catalog, _find_name(catalog, reference), to.strip(), jobs or None)
     if commit is None:
         return output.NOTHING_TO_DO
     settings.out.document(commit, f"rewound in version {commit.version}")

@@ -1,4 +1,4 @@
-"""The command that mends what a store lost, after a person has looked."""
+"""The command that repairs a catalog after its store lost versions, once a person has confirmed it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,26 @@ from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.urls import shown
 
 
-@cli.command(short_help="Go on where versions were lost.")
-@click.option("--accept-head", is_flag=True, help="Give up what is known above the newest version there is.")
-@click.option(
-    "--times", is_flag=True, help="Let the times of versions count anew, where they are in the future."
-)
-@click.option("--dry-run", is_flag=True, help="Say what is wrong and what would be done, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@cli.command(short_help="Repair a catalog that lost versions.")
+@click.option("--accept-head", is_flag=True, help="Give up the versions above the newest existing one.")
+@click.option("--times", is_flag=True, help="Restart the times of versions where they are in the future.")
+@click.option("--dry-run", is_flag=True, help="Show what is wrong and what would be done, without doing it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @pass_settings
 def repair(settings: Settings, accept_head: bool, times: bool, dry_run: bool, yes: bool) -> int:
-    """Look for versions that were lost, and go on without them. Works on storage: stop the daemons first.
+    """Look for lost versions, and repair the catalog. This works on storage: stop the daemons first.
 
-    Where a checkpoint, an index or vn/latest knows of versions above the newest one that is there, writers refuse to
-    take their numbers again; and so they do where versions are missing below others, or where the newest one was not
-    made on the one below it. Restore the missing files from a copy if there is one. --accept-head gives them up and
-    keeps the newest version: it writes a version that records it, deletes the files in checkpoint/ that know of what is
-    missing, and writes vn/latest anew. It says which transactions the newest version does not hold.
+    Writers refuse to write in three cases: a checkpoint, an index or vn/latest names versions above the newest
+    existing one; versions are missing below others; or the newest version was not created from the one below it. If
+    you have a copy of the missing files, restore them. Otherwise --accept-head gives up the missing versions and
+    keeps the newest existing one: it writes a version that records this, deletes the files in checkpoint/ that refer
+    to missing versions, and rewrites vn/latest. It names the transactions that the newest version does not contain.
 
-    A writer whose clock was in the future left its time to all versions after its own. --times writes a version from
-    which on times go by this machine's clock again, so check that clock first. A time then means the newest version of
-    that time: those before the repair keep theirs.
+    A writer whose clock was in the future passed its time on to all later versions. --times writes a version from
+    which on times follow this machine's clock again, so check that clock first. Versions before the repair keep their
+    times; a time then means the newest version of that time.
 
-    Exit status 1 when something is wrong that these options do not mend, 99 when nothing is wrong.
+    The exit status is 1 if something is wrong that these options do not repair, 99 if nothing is wrong.
 
     \b
     Examples
@@ -51,7 +49,7 @@ def repair(settings: Settings, accept_head: bool, times: bool, dry_run: bool, ye
         raise InvalidInput(
             f"{output.printable(shown(url))} is a daemon; a repair works on the storage",
             kind="bad_url",
-            hint="stop the daemons, and name the storage: alpheus info tells its URL",
+            hint="stop the daemons and name the storage; alpheus info shows its URL",
         )
     return asyncio.run(
         _repair(settings, url, repairs.Asked(accept_head=accept_head, times=times), dry_run, yes)
@@ -67,7 +65,7 @@ async def _repair(settings: Settings, url: str, asked: repairs.Asked, dry_run: b
             return _show(settings, plan, None)
         plan.check()
         await _confirm(settings, plan, yes)
-        return await _done(settings, storage, plan)
+        return await _carry_out(settings, storage, plan)
     finally:
         await storage.close()
 
@@ -76,12 +74,12 @@ async def _confirm(settings: Settings, plan: repairs.Plan, yes: bool) -> None:
     if yes:
         return
     if settings.out.json or not sys.stdin.isatty():
-        raise click.UsageError("A repair needs a confirmation: pass --yes, after a look at --dry-run.")
+        raise click.UsageError("A repair needs confirmation: look at --dry-run, then pass --yes.")
     click.echo(_text(plan, None), err=True)
     await asyncio.to_thread(click.confirm, "Do this?", abort=True, err=True)
 
 
-async def _done(settings: Settings, storage: Storage, plan: repairs.Plan) -> int:
+async def _carry_out(settings: Settings, storage: Storage, plan: repairs.Plan) -> int:
     with output.waiting("repairing"):
         done = await repairs.carry_out(storage, plan, principal=claimed_principal())
     return _show(settings, plan, done)

@@ -15,11 +15,13 @@ from alpheus.cli.objects import table
 from alpheus.sync.scan import Scan
 
 _SHOWN_ROWS = 100
-"""What people get who do not say how many rows."""
+"""The number of rows that are printed as text without --limit."""
 _PIECE_ROWS = 1000
-"""So many rows are Python values, and written, at a time."""
+"""The number of rows that are converted to Python values and written at a time."""
 
-_where_option = click.option("--where", metavar="CONDITION", help="Only rows for which it is true, in SQL.")
+_where_option = click.option(
+    "--where", metavar="CONDITION", help="Only rows for which this SQL condition is true."
+)
 
 
 @table.command("read")
@@ -30,14 +32,14 @@ _where_option = click.option("--where", metavar="CONDITION", help="Only rows for
     "--limit",
     type=click.IntRange(min=0),
     metavar="N",
-    help="At most so many rows; 0: all. Without it a table of text has 100, and JSON all.",
+    help="Print at most N rows; 0 prints all. The default is 100 for text, all for JSON.",
 )
 @at_option
 @pass_settings
 def table_read(
     settings: Settings, name: str, where: str | None, columns: str | None, limit: int | None, at: str | None
 ) -> None:
-    """Print rows of a table; with --output json all of them, one a line, as they are read.
+    """Print rows of a table. With --output json, print one row per line, as rows are read.
 
     \b
     Examples
@@ -50,10 +52,10 @@ def table_read(
         told_more = 0 if settings.out.json else 1
         scan = catalog.scan(name, at, where, wanted, shown_max + told_more if shown_max else None)
         if settings.out.json:
-            for rows in _pieces(scan):
+            for rows in _read_pieces(scan):
                 settings.out.lines(plain_value(row) for row in rows)
             return
-        rows = list(chain.from_iterable(_pieces(scan)))
+        rows = list(chain.from_iterable(_read_pieces(scan)))
     more = bool(shown_max) and len(rows) > shown_max
     shown = rows[:shown_max] if shown_max else rows
     header = scan.schema.names
@@ -61,13 +63,13 @@ def table_read(
     settings.out.document(None, output.columns_text(header, cells))
     if more:
         told = output.count_text(shown_max, "row")
-        settings.out.note(f"the first {told}; there are more: --limit N prints N, --limit 0 all")
+        settings.out.note(f"only the first {told}; --limit N prints N rows, --limit 0 all")
     elif not shown:
         settings.out.note("no rows")
 
 
-def _pieces(scan: Scan) -> Iterator[list[dict[str, Any]]]:
-    """The rows in pieces, as they are read."""
+def _read_pieces(scan: Scan) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows in pieces, as they are read."""
     with scan.to_batches() as batches:
         for batch in batches:
             for start in range(0, batch.num_rows, _PIECE_ROWS):
@@ -80,10 +82,10 @@ def _pieces(scan: Scan) -> Iterator[list[dict[str, Any]]]:
 @at_option
 @pass_settings
 def table_explain(settings: Settings, name: str, where: str | None, at: str | None) -> None:
-    """Say which files a read of a table opens, which it skips, and why.
+    """Show which files a read of a table opens, which it skips, and why.
 
-    In JSON row_count is that of the files to open: exact_count says how many rows are meant, or null where that takes
-    reading them.
+    In JSON, row_count is the number of rows in the files to open. exact_count is the number of rows that the read
+    returns, or null if only reading the files can tell.
     """
     with settings.catalog() as catalog:
         scan = catalog.scan(name, at, where)
@@ -104,15 +106,15 @@ def table_explain(settings: Settings, name: str, where: str | None, at: str | No
 @table.command("compact")
 @click.argument("name")
 @click.option(
-    "--target-size", type=click.IntRange(min=1), metavar="BYTES", help="Of a file; 128 MiB without it."
+    "--target-size", type=click.IntRange(min=1), metavar="BYTES", help="The size of a file (default 128 MiB)."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be written anew, and why.")
+@click.option("--dry-run", is_flag=True, help="Only show which files would be rewritten, and why.")
 @message_option
 @pass_settings
 def table_compact(
     settings: Settings, name: str, target_size: int | None, dry_run: bool, message: str
 ) -> None:
-    """Write small files of a table together, and files with deleted rows without them. Readers see the same rows."""
+    """Merge small files of a table, and rewrite files without their deleted rows. Readers see the same rows."""
     if not dry_run:
         write(settings, message, f"compacted table {name}", lambda to: to.compact(name, target_size))
         return

@@ -10,10 +10,10 @@ from alpheus.cli.frame import Settings, cli, filter_options, pass_settings
 # --- subscriptions ---------------------------------------------------------------------------------
 
 
-@cli.group(short_help="Consumers that remember how far they are.")
+@cli.group(short_help="Manage consumers of events with a stored position.")
 def subscription() -> None:
-    """Durable subscriptions: consumers of events that remember how far they are. Python consumes them
-    (catalog.subscribe); here they are made, looked at and put elsewhere.
+    """Manage durable subscriptions: consumers of events whose position the catalog stores. Python programs consume
+    them (catalog.subscribe); these commands create, show and reset them.
 
     \b
     Examples
@@ -27,7 +27,7 @@ def subscription() -> None:
 @click.option("--prefix", default="", help="Only names that begin with this.")
 @pass_settings
 def subscription_list(settings: Settings, prefix: str) -> None:
-    """List the subscriptions: how far each is, and who consumes it."""
+    """List the subscriptions, with the position and the consumer of each."""
     with settings.catalog() as catalog:
         found = catalog.admin.subscriptions.list(prefix)
     rows = [
@@ -43,7 +43,7 @@ def subscription_list(settings: Settings, prefix: str) -> None:
 @click.argument("name")
 @pass_settings
 def subscription_show(settings: Settings, name: str) -> None:
-    """Show a subscription: its filter, how far it is, who consumes it."""
+    """Show a subscription: its filter, its position and its consumer."""
     with settings.catalog() as catalog:
         found = catalog.admin.subscriptions.load(name)
     settings.out.document(found, output.subscription_text(found))
@@ -53,20 +53,25 @@ def subscription_show(settings: Settings, name: str) -> None:
 @click.argument("name")
 @filter_options
 @click.option(
-    "--details", is_flag=True, help="Its events come with definitions before and after each change."
+    "--details", is_flag=True, help="Deliver events with the definitions before and after each change."
 )
 @click.option(
-    "--after", metavar="V|TOKEN|latest", help="Begin behind this version or token; without it, at the oldest."
+    "--after",
+    metavar="V|TOKEN|latest",
+    help="Begin after this version or token (default: at the oldest version).",
 )
 @click.option(
-    "--lease", type=float, metavar="SECONDS", help="A consumer that is silent for so long is replaced (30)."
+    "--lease",
+    type=float,
+    metavar="SECONDS",
+    help="Replace a consumer that gives no sign of life for this long (default 30).",
 )
 @pass_settings
 def subscription_create(
     settings: Settings, name: str, namespaces: tuple[str, ...], names: tuple[str, ...], kinds: tuple[str, ...],
     actions: tuple[str, ...], details: bool, after: str | None, lease: float | None,
 ) -> None:  # fmt: skip
-    """Create a subscription that nobody consumes yet. Its filter stays as it is."""
+    """Create a subscription without a consumer. Its filter cannot be changed later."""
     with settings.catalog() as catalog:
         commit = catalog.admin.subscriptions.create(
             name, namespaces, names, kinds, actions, details, after, lease
@@ -76,10 +81,14 @@ def subscription_create(
 
 @subscription.command("reset")
 @click.argument("name")
-@click.option("--after", metavar="V|TOKEN|latest", help="Go on behind it; without it, at the oldest version.")
+@click.option(
+    "--after",
+    metavar="V|TOKEN|latest",
+    help="Continue after this version or token (default: at the oldest version).",
+)
 @pass_settings
 def subscription_reset(settings: Settings, name: str, after: str | None) -> None:
-    """Put a subscription to another position. Whoever consumes it ends, and the next consumer begins there."""
+    """Move a subscription to another position. Its consumer ends, and the next consumer begins at that position."""
     with settings.catalog() as catalog:
         commit = catalog.admin.subscriptions.reset(name, after)
     settings.out.document(commit, f"reset subscription {name} in version {commit.version}")

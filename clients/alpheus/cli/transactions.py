@@ -28,18 +28,19 @@ from alpheus_journal.clock import RandomIdentities
 def apply(settings: Settings, file: BinaryIO) -> int:
     """Commit the operations of a JSON document (FILE, or - for standard input) as one transaction.
 
-    All of them take effect together or none does. A mistake is reported with its place in the document.
+    Either all operations take effect or none. An error names its place in the document.
 
     \b
     Keys of a document
       operations   a list; each is an object with one key, see below
-      message      why; the log keeps it
+      message      the reason for the change; the log keeps it
       properties   texts that the log keeps with the transaction
       isolation    "snapshot" (the default) or "serializable"
-      key          retry key: the first transaction with it is the one; later ones are told so ("duplicate")
-      writer       [name, sequence] of an idempotent writer: at or below the last one, nothing is written
-      id           the transaction id ("alpheus new-id" prints one). Run again, a document with an id is not
-                   applied twice: the answer is the first commit, with "duplicate": true
+      key          retry key: only the first transaction with a key is applied; later ones get "duplicate"
+      writer       [name, sequence] of an idempotent writer: a sequence that is not above the writer's last one
+                   is not applied again
+      id           the transaction id ("alpheus new-id" prints one). A document with an id is never applied
+                   twice: run again, it returns the first commit with "duplicate": true
 
     \b
     Operations
@@ -55,14 +56,14 @@ def apply(settings: Settings, file: BinaryIO) -> int:
       register_table     name, metadata_location, properties
       commit_iceberg     name, metadata_location, expected
       create_view        name, sql, dialect, references: [name], schema_binding, columns, default_namespace,
-                         properties; replace_view the same
+                         properties; replace_view takes the same keys
       rename_view        name, new_name
       drop_view          name
       undrop             name, at, as_name, kind
       update_catalog     set, unset
       append             name, rows: [{column: value}]
       overwrite          name, rows
-    Types are those of "alpheus table create --help". In rows, times are ISO 8601 text, bytes base64.
+    For types see "alpheus table create --help". In rows, times are ISO 8601 text and bytes are base64.
 
     \b
     Example
@@ -71,7 +72,7 @@ def apply(settings: Settings, file: BinaryIO) -> int:
         {"create_table": {"name": "emea.sites", "columns": [{"name": "id", "type": "int64"}]}},
         {"append": {"name": "emea.sites", "rows": [{"id": 1}, {"id": 2}]}}]}' | alpheus apply -
 
-    Exit status 99 when the document leaves nothing to do.
+    The exit status is 99 if the document leaves nothing to do.
     """
     name = getattr(file, "name", "-")
     source = "standard input" if name in ("-", "<stdin>", 0) else str(name)
@@ -85,44 +86,46 @@ def apply(settings: Settings, file: BinaryIO) -> int:
     return output.DONE
 
 
-@cli.command("new-id", short_help="Print a fresh transaction id for a document of apply.")
+@cli.command("new-id", short_help="Print a new transaction id for a document of apply.")
 @pass_settings
 def new_id(settings: Settings) -> None:
-    """Print a fresh transaction id, for the "id" of a document of "alpheus apply"."""
+    """Print a new transaction id, for the key "id" of a document of "alpheus apply"."""
     found = RandomIdentities().uuid7()
     settings.out.document({"id": found}, found)
 
 
-@cli.command(short_help="Say what became of a transaction.")
+@cli.command(short_help="Show the outcome of a transaction.")
 @click.argument("transaction")
-@click.option("--since", type=BOUND, metavar="V", help="It began at this version: search from there.")
 @click.option(
-    "--settle", is_flag=True, help="If it is not there, cancel it for good: only then the answer is final."
+    "--since", type=BOUND, metavar="V", help="The version at which the transaction began: search from there."
+)
+@click.option(
+    "--settle", is_flag=True, help="If the transaction is not found, cancel it, which makes the answer final."
 )
 @pass_settings
 def outcome(settings: Settings, transaction: str, since: int | None, settle: bool) -> int:
-    """Say what became of a transaction: committed, cancelled or unknown.
+    """Show the outcome of a transaction: committed, cancelled or unknown.
 
-    Exit status 0 for a definite answer, 4 when it is unknown. Unknown never means not applied.
+    The exit status is 0 for a definite answer, 4 if the outcome is unknown. Unknown does not mean "not applied".
     """
     with settings.catalog() as catalog:
         found = catalog.outcome(transaction, since=since, settle=settle)
     settings.out.status_if_cut = status = output.UNKNOWN if found.state == "unknown" else output.DONE
     settings.out.document(found, output.outcome_text(found))
     if found.state == "unknown":
-        settings.out.note("hint: --settle makes the answer final")
+        settings.out.note("hint: pass --settle to make the answer final")
     return status
 
 
 # --- the log ---------------------------------------------------------------------------------------
 
 
-@cli.command(short_help="Print versions as they were committed, or follow them.")
+@cli.command(short_help="Print committed versions, or follow them.")
 @click.option(
-    "--after", metavar="V|TOKEN", help="Begin behind this version or token; without it, at the oldest."
+    "--after", metavar="V|TOKEN", help="Begin after this version or token (default: at the oldest version)."
 )
 @click.option("--until", type=BOUND, metavar="V", help="End with this version.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is committed from now on, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new versions as they commit, until Ctrl-C.")
 @filter_options
 @count_option
 @click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
@@ -131,10 +134,10 @@ def events(
     settings: Settings, after: str | None, until: int | None, follow: bool, namespaces: tuple[str, ...],
     names: tuple[str, ...], kinds: tuple[str, ...], actions: tuple[str, ...], count: int | None, details: bool,
 ) -> None:  # fmt: skip
-    """Print versions as they were committed, oldest first: one line each.
+    """Print committed versions, oldest first, one per line.
 
-    With --output json each line is one JSON object. Its "token" (or "version") given to --after goes on
-    behind it, so that no event is missed and none comes twice.
+    With --output json each line is one JSON object. To resume without missing or repeating an event, pass the "token"
+    (or "version") of the last line to --after.
 
     \b
     Examples
@@ -170,9 +173,9 @@ def events(
 def log(
     settings: Settings, name: str | None, after: int | None, until: int | None, count: int | None
 ) -> None:
-    """Print transactions, newest first; with NAME only those that acted on that table or namespace.
+    """Print transactions, newest first. With NAME, print only those that acted on that table or namespace.
 
-    A principal in (brackets) is what the writer claimed, nobody checked it.
+    A principal in (brackets) is the writer's own claim and was not verified.
 
     \b
     Examples
@@ -187,17 +190,17 @@ def log(
         settings.out.note("no transactions")
 
 
-@cli.command(cls=VersionsCommand, short_help="Say what differs between two versions.")
+@cli.command(cls=VersionsCommand, short_help="Show what differs between two versions.")
 @click.argument("a")
 @click.argument("b", required=False)
 @click.option("--details", is_flag=True, help="With --output json: definitions before and after each change.")
 @pass_settings
 def diff(settings: Settings, a: str, b: str | None, details: bool) -> int:
-    """Say what differs between versions (or times) A and B, or A and the head: one line an object.
+    """Show what differs between versions (or times) A and B, or between A and the head, one object per line.
 
-    A version of -1 is the head, -2 the one before it.
+    Version -1 is the head, -2 the version before it.
 
-    Exit status 99 when nothing differs.
+    The exit status is 99 if nothing differs.
 
     \b
     Examples
@@ -215,20 +218,20 @@ def diff(settings: Settings, a: str, b: str | None, details: bool) -> int:
     return output.DONE
 
 
-@cli.command(short_help="List what was dropped and can be brought back.")
+@cli.command(short_help="List dropped objects that can be brought back.")
 @click.argument("namespace", required=False)
 @count_option
 @pass_settings
 def dropped(settings: Settings, namespace: str | None, count: int | None) -> None:
-    """List namespaces, tables and views that were dropped, the last first, as far back as history is kept.
+    """List dropped namespaces, tables and views, the last dropped first, as far back as history is kept.
 
-    With NAMESPACE: itself and what was in it. "alpheus table undrop NAME" brings one back.
+    With NAMESPACE, list only that namespace and the objects in it. "alpheus table undrop NAME" brings a table back.
     """
     with settings.catalog() as catalog:
         found = catalog.list_dropped(namespace, count)
     settings.out.document(found, "\n".join(output.dropped_text(one) for one in found))
     if not found:
-        settings.out.note("nothing")
+        settings.out.note("nothing was dropped")
 
 
 # --- saved transactions ----------------------------------------------------------------------------
@@ -236,13 +239,13 @@ def dropped(settings: Settings, namespace: str | None, count: int | None) -> Non
 
 @cli.group()
 def transaction() -> None:
-    """Transactions that a program saved, so that another one can go on with them."""
+    """Manage transactions that a program saved so that another program can continue them."""
 
 
 @transaction.command("list")
 @pass_settings
 def transaction_list(settings: Settings) -> None:
-    """List the saved transactions, oldest first. One whose file is damaged is listed as such; discard removes it."""
+    """List the saved transactions, oldest first. A damaged one is marked as such; discard removes it."""
     with settings.catalog() as catalog:
         found = catalog.list_saved()
     settings.out.document(found, "\n".join(output.saved_text(one) for one in found))
@@ -258,7 +261,7 @@ def transaction_commit(settings: Settings, id: str) -> int:
     with settings.catalog() as catalog, catalog.resume(id) as tx:
         commit = tx.commit()
     if commit is None:
-        settings.out.note("it holds no operation")
+        settings.out.note("the transaction holds no operation")
         return output.NOTHING_TO_DO
     settings.out.document(commit, output.commit_text(commit))
     return output.DONE
@@ -268,10 +271,12 @@ def transaction_commit(settings: Settings, id: str) -> int:
 @click.argument("id")
 @pass_settings
 def transaction_discard(settings: Settings, id: str) -> None:
-    """Make sure that a saved transaction never commits, and remove it. Says "committed" when it had, "unknown" of one
-    that another writer of the format saved."""
+    """Remove a saved transaction and make sure that it never commits.
+
+    Prints "committed" if the transaction committed before, "unknown" if another writer of the format saved it.
+    """
     with settings.catalog() as catalog:
         found = catalog.discard(id)
     settings.out.document(found, output.outcome_text(found))
     if found.state == "unknown":
-        settings.out.note("removed; whether the writer that saved it commits it is not known here")
+        settings.out.note("removed; it is not known whether the writer that saved it has committed it")

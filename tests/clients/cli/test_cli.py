@@ -225,7 +225,7 @@ def test_a_table_like_a_parquet_file(run: Run, tmp_path: Path) -> None:
     assert [(each["name"], each["type"]) for each in shown["columns"]] == [("a", "int32"), ("b", "string")]
     assert shown["row_count"] == 0
     (tmp_path / "y.parquet").write_text("no")
-    assert "y.parquet: no Parquet file" in failed(
+    assert "y.parquet is not a Parquet file" in failed(
         run("table", "create", "sales.y", "--like", f"{tmp_path}/y.parquet")
     )
 
@@ -264,7 +264,7 @@ def test_names_and_texts_of_all_scripts(run: Run) -> None:
         (["table", "create", "sales.x", "--column", "a:int65"], "there is no type 'int65' at position 3"),
         (["table", "create", "sales.x", "--like", "/nowhere.parquet"], "does not exist"),
         (["table", "set", "sales.orders"], "Nothing to change"),
-        (["table", "set", "sales.orders", "novalue"], "'novalue' is no KEY=VALUE"),
+        (["table", "set", "sales.orders", "novalue"], "'novalue' is not KEY=VALUE"),
         (["table", "set", "sales.orders", "a=1", "a=2"], "'a' is given twice"),
         (["table", "set", "sales.orders", "a=1", "--unset", "a"], "'a' is both set and unset"),
         (["events", "--count", "0"], "--count"),
@@ -414,7 +414,7 @@ def test_the_traceback_is_there_for_who_asks(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_unknown_outcome_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert output.report(OutcomeUnknown("u", transaction_id="the-id"), json=False) == output.UNKNOWN
-    assert "hint: alpheus outcome the-id --settle" in capsys.readouterr().err
+    assert "hint: run alpheus outcome the-id --settle" in capsys.readouterr().err
 
 
 def test_a_daemon_that_is_not_there_is_unavailable() -> None:
@@ -635,16 +635,16 @@ def test_the_same_document_from_two_processes_at_once_is_applied_once(
     """The other one commits right after this one has looked for the id."""
     text = text_of(operations, id=transaction_id())
     asked = document.parse_document(text.encode(), "here")
-    genuine = document._applied
+    genuine = document._find_applied
     others: list[alpheus.Commit | None] = []
 
     def looked_too_early(catalog: alpheus.Catalog, doc: document.Document) -> alpheus.Commit | None:
-        monkeypatch.setattr(document, "_applied", genuine)
+        monkeypatch.setattr(document, "_find_applied", genuine)
         with alpheus.connect(lake) as other:
             others.append(document.apply(other, doc))
         return None
 
-    monkeypatch.setattr(document, "_applied", looked_too_early)
+    monkeypatch.setattr(document, "_find_applied", looked_too_early)
     with alpheus.connect(lake) as catalog:
         commit = document.apply(catalog, asked)
         [first] = others

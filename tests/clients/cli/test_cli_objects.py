@@ -101,7 +101,7 @@ def test_what_was_dropped_comes_back(run: Run) -> None:
     assert {(one["kind"], one["name"]) for one in listed} == {
         ("namespace", "sales"), ("table", "sales.orders"),
     }  # fmt: skip
-    assert "last there at version" in run("dropped", "sales").stdout
+    assert "last present at version" in run("dropped", "sales").stdout
     answer(run("--output", "json", "namespace", "undrop", "sales"))
     assert run("table", "list").stdout == "sales.orders\n"
     answer(run("--output", "json", "table", "drop", "sales.orders"))

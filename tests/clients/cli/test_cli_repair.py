@@ -72,7 +72,7 @@ def test_a_head_is_accepted(place: Path) -> None:
 def test_a_daemon_is_refused_with_the_way_out(url: str) -> None:
     text = failed(repair(url, "--dry-run"))
     assert "a repair works on the storage" in text
-    assert "alpheus info tells its URL" in text
+    assert "alpheus info shows its URL" in text
 
 
 def test_a_hole_is_described_and_given_up(place: Path) -> None:

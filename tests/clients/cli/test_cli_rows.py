@@ -59,7 +59,7 @@ def test_rows_are_printed(run: Run) -> None:
     ]
     done = run("table", "read", "s.t", "--limit", "1")
     assert len(done.stdout.splitlines()) == 2
-    assert "the first 1 row; there are more" in done.stderr
+    assert "only the first 1 row; --limit N" in done.stderr
     assert not run("table", "read", "s.t", "--limit", "3").stderr
     assert len(run("--output", "json", "table", "read", "s.t", "--limit", "2").stdout.splitlines()) == 2
     assert len(run("--output", "json", "table", "read", "s.t", "--limit", "0").stdout.splitlines()) == 3
@@ -109,7 +109,7 @@ def test_a_limit_that_nobody_gave_is_for_people_alone(run: Run, tmp_path: Path) 
         assert len(done.stdout.splitlines()) == min(limit, 2500)
     done = run("table", "read", "s.t", "--columns", "id")
     assert len(done.stdout.splitlines()) == 101
-    assert "the first 100 rows; there are more" in done.stderr
+    assert "only the first 100 rows; --limit N" in done.stderr
     assert len(run("table", "read", "s.t", "--limit", "0").stdout.splitlines()) == 2501
 
 

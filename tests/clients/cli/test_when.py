@@ -96,7 +96,7 @@ def test_bounds_of_the_log_do_not_count_from_the_head(catalog: Catalog) -> None:
     ):
         assert "-2 would count from the head" in failed(run(catalog, *words), 2), words
     assert "after=-2: " in failed(run(catalog, "events", "--after", "-2"))
-    assert "'x' is no version" in failed(run(catalog, "log", "--until", "x"), 2)
+    assert "'x' is not a version" in failed(run(catalog, "log", "--until", "x"), 2)
     assert run(catalog, "log", "--after", "0", "--until", "2").stdout.count("n2") == 1
 
 
