@@ -1,7 +1,7 @@
-"""The Spark job of compose.yaml: reads the catalog's log through the daemon, and counts who committed how much.
+"""The Spark job of compose.yaml: read the catalog's log through the daemon, and count the commits of each principal.
 
-It works on the log, not on rows: the Spark side of this release reads and writes rows of catalogs on disks that
-driver and executors share, and the catalog of compose.yaml lies on an object store.
+The job works on the log and not on rows: in this release Spark reads and writes rows only of catalogs on disks that
+driver and executors share, and the catalog of compose.yaml is stored on an object store.
 """
 
 from __future__ import annotations
