@@ -1,5 +1,6 @@
-"""Moving in: a native table from Parquet files, a Delta or an Iceberg table, copied in one commit.
+"""Import tables: copy Parquet files, a Delta or an Iceberg table into a native table in one commit.
 
-`sources`, `parquet`, `delta` and `iceberg` give rows and what there is to know about them, `shapes` one schema;
-`transfer` brings them into the catalog and goes on where it was interrupted.
+`sources` defines what a source is; `parquet`, `delta` and `iceberg` implement it and deliver rows and counts. `schemas`
+combines the columns of several files into one schema. `copy` copies the rows into the catalog and resumes interrupted
+imports.
 """

@@ -1,10 +1,10 @@
-"""A table somewhere else becomes one of the catalog: rows part by part, then one commit.
+"""Copy a source into a table of the catalog: the rows part by part, then one commit.
 
-An import is a transaction that is saved before the first row is copied (FORMAT.md, "Distributed transactions"). Each
-part, some files of the source, is written below the transaction's own data folder; then its files are listed in a
-manifest segment whose name follows from the transaction and the part, created and never overwritten: the mark that the
-part is done. No table ever refers to it. Whoever resumes the import looks for these marks, believes none that is
-damaged, is of other rows or lists files that are not there, and copies what is left.
+An import is a transaction that is saved before the first row is copied (FORMAT.md, "Distributed transactions"). A part
+is some files of the source. The files written for a part are stored below the transaction's own data folder. Then a
+manifest segment lists them: the mark that the part is done. Its name follows from the transaction and the part; it is
+created once and never overwritten, and no table refers to it. A resumed import looks for these marks. It ignores marks
+that are damaged, are of other rows, or list missing files, and copies the parts that have no valid mark.
 """
 
 from __future__ import annotations
@@ -62,17 +62,18 @@ from alpheus_journal.tables.manifest import check_segment, decode_segment, segme
 from alpheus_journal.tables.partitions import parse_partition_by, parse_sort_by
 
 PART_SIZE_BYTES = 256 << 20
-"""Of source files: so much is copied again at most after an interruption, or one file where that is larger."""
+"""The size of a part in source files. After an interruption at most one part is copied again; a larger file is a part
+by itself."""
 PART_FILES_MAX = 1000
 _MARKS_MAX = 8
-"""Damaged marks of one part that are passed over."""
+"""How many damaged marks of one part are skipped."""
 _MARKS_READ_AT_ONCE = 8
 _LONG_TRIES_MAX = 5
 _PREFIX = "alpheus.import."
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """Files of a source that are copied together. `identity` changes when one of them does."""
+    """Files of a source that are copied together. `identity` changes when any of the files changes."""
 
     indexes: range
     identity: str
@@ -84,7 +85,7 @@ OnBegin = Callable[[str], object]
 OnProgress = Callable[[ImportProgress], object]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of `import_table`."""
 
     name: ObjectName
@@ -99,14 +100,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     on_progress: OnProgress | None
 
     def source(self, path: str, version: str) -> Source:
-        """Blocks."""
+        """Open the source at a path. Blocks."""
         if self.format == "parquet":
             if version:
-                raise InvalidInput("Parquet files have no versions", kind="bad_argument")
+                raise InvalidInput(
+                    "version is not for Parquet files, which have no versions", kind="bad_argument"
+                )
             return ParquetSource(path, self.partition_types)
         if self.partition_types:
             raise InvalidInput(
-                f"partition_types is for Parquet folders; a {self.format} table knows its types",
+                f"partition_types is only for Parquet folders; a {self.format} table records its types",
                 kind="bad_argument",
             )
         return DeltaSource(path, version) if self.format == "delta" else IcebergSource(path, version)
@@ -133,16 +136,18 @@ async def import_table(
     """See `AsyncCatalog.import_table`."""
     if format not in get_args(Format):
         raise InvalidInput(
-            f"format={format!r}", kind="bad_argument", hint=f"it is one of {', '.join(get_args(Format))}"
+            f"format={format!r} is unknown",
+            kind="bad_argument",
+            hint=f"give one of {', '.join(get_args(Format))}",
         )
     if isinstance(version, bool) or not isinstance(version, int | str | None):
-        raise InvalidInput(f"version={version!r} is no version", kind="bad_version")
+        raise InvalidInput(f"version={version!r} is not a version", kind="bad_version")
     if append and (partition_by is not None or sort_by is not None):
         raise InvalidInput(
-            "partition_by and sort_by are given when a table is created; append adds to one that is there",
+            "partition_by and sort_by are for a new table; append adds to an existing table",
             kind="bad_argument",
         )
-    asked = Asked(
+    request = ImportRequest(
         name=name,
         path=absolute(path),
         format=format,
@@ -155,26 +160,27 @@ async def import_table(
         on_progress=on_progress,
     )
     if resume is not None:
-        return await _resumed(session, asked, resume, key)
+        return await _resume(session, request, resume, key)
     terms = terms_of("snapshot", message, properties, "main", key, None)
     if terms.key and (before := await session.find_commit_of_key(terms.key)) is not None:
-        return await _told(session, before)
-    source = await asyncio.to_thread(asked.source, asked.path, asked.version)
-    id = await _begun(session, asked, terms, source)
+        return await _load_imported(session, before)
+    source = await asyncio.to_thread(request.source, request.path, request.version)
+    id = await _begin(session, request, terms, source)
     if on_begin is not None:
         await asyncio.to_thread(on_begin, id)
-    return await _Transfer(session, asked, source, id).run(resumed=False)
+    return await _Transfer(session, request, source, id).run(resumed=False)
 
 
-# --- beginning, and going on -----------------------------------------------------------------------
+# --- begin and resume -----------------------------------------------------------------------
 
 
-async def _begun(session: Session, asked: Asked, terms: TransactionTerms, source: Source) -> str:
-    """The import as a saved transaction that creates the table, or nothing yet of one that is there."""
+async def _begin(session: Session, request: ImportRequest, terms: TransactionTerms, source: Source) -> str:
+    """Save the import as a transaction and return its id. The transaction creates the table, or is empty with
+    `append`."""
     said = {
-        "table": asked.name.full_name,
+        "table": request.name.full_name,
         "format": source.format,
-        "path": asked.path,
+        "path": request.path,
         "source": source.location,
         "version": source.version,
         "files": str(len(source.files)),
@@ -186,13 +192,13 @@ async def _begun(session: Session, asked: Asked, terms: TransactionTerms, source
     message = terms.message or f"import {source.format} {source.location}"[:1000]
     tx = AsyncTransaction(session, msgspec.structs.replace(terms, properties=properties, message=message))
     await tx.__aenter__()
-    if asked.append:
-        table = await tx.core.table(asked.name)
+    if request.append:
+        table = await tx.core.table(request.name)
         _check_fit(source, table)
     else:
-        by = source.partition_by if asked.partition_by is None else asked.partition_by
+        by = source.partition_by if request.partition_by is None else request.partition_by
         step = CreateTableStep(
-            asked.name, source.schema, None, {}, False, partition_by=by, sort_by=asked.sort_by
+            request.name, source.schema, None, {}, False, partition_by=by, sort_by=request.sort_by
         )
         await step.run(tx.core)
     return await tx.save()
@@ -206,74 +212,76 @@ def _check_fit(source: Source, table: TableDef) -> None:
         raise InvalidInput(f"{source.location[:300]}: {error}", kind="bad_data", hint=error.hint) from None
 
 
-async def _resumed(session: Session, asked: Asked, id: str, key: str | None) -> Imported:
+async def _resume(session: Session, request: ImportRequest, id: str, key: str | None) -> Imported:
     if not isinstance(id, str) or not fmt.is_uuid(id):
-        raise InvalidInput(f"{str(id)[:80]!r} is no transaction id", hint="a lower case uuid")
+        raise InvalidInput(f"{str(id)[:80]!r} is not a transaction id", hint="give a UUID in lower case")
     try:
         saved = await session.load_transaction(id)
     except NotFound:
         before = await session.outcome(id, since=None, settle=False)
         if before.commit is not None:
-            return await _told(session, commit_of(before.commit))
+            return await _load_imported(session, commit_of(before.commit))
         raise
     said = {
         word.removeprefix(_PREFIX): text
         for word, text in saved.transaction.properties.items()
         if word.startswith(_PREFIX)
     }
-    _check_same(asked, saved, said, key)
+    _check_same(request, saved, said, key)
     before = await session.outcome(id, since=saved.transaction.begin_version, settle=False)
     if before.commit is not None:
         await _forget(session, id)
-        return await _told(session, commit_of(before.commit))
-    source = await asyncio.to_thread(asked.source, said["source"], said["version"])
+        return await _load_imported(session, commit_of(before.commit))
+    source = await asyncio.to_thread(request.source, said["source"], said["version"])
     if _digest(source) != said["digest"]:
         now = (len(source.files), sum(f.size for f in source.files), sum(f.rows for f in source.files))
         then = tuple(said.get(word, "?") for word in ("files", "size_bytes", "rows"))
         raise InvalidInput(
-            f"{source.location[:300]} is not what it was when import {id} began: {now[0]} files, {now[1]} bytes,"
+            f"{source.location[:300]} has changed since import {id} began: now {now[0]} files, {now[1]} bytes,"
             f" {now[2]} rows; then {then[0]} files, {then[1]} bytes, {then[2]} rows",
             kind="source_changed",
-            hint="discard it, and import the source as it is now",
+            hint="discard the import, and import the source as it is now",
         )
-    return await _Transfer(session, asked, source, id).run(resumed=True)
+    return await _Transfer(session, request, source, id).run(resumed=True)
 
 
-def _check_same(asked: Asked, saved: SavedTransaction, said: Mapping[str, str], key: str | None) -> None:
-    """InvalidInput unless what was saved is the import that is asked for."""
+def _check_same(
+    request: ImportRequest, saved: SavedTransaction, said: Mapping[str, str], key: str | None
+) -> None:
+    """Raise InvalidInput unless the saved transaction is the requested import."""
     id = saved.transaction.id
     if not said.keys() >= {"table", "format", "path", "source", "version", "digest"}:
         raise InvalidInput(
-            f"transaction {id} is no import", kind="bad_argument", hint="resume(id) goes on with it"
+            f"transaction {id} is not an import", kind="bad_argument", hint="continue it with resume(id)"
         )
     creates = [op for op in saved.transaction.operations if isinstance(op, CreateTable)]
     table = creates[0] if creates else None
     given: list[tuple[str, object, object]] = [
-        ("name", asked.name.full_name, said["table"]),
-        ("path", asked.path, said["path"]),
-        ("format", asked.format, said["format"]),
-        ("append", asked.append, table is None),
+        ("name", request.name.full_name, said["table"]),
+        ("path", request.path, said["path"]),
+        ("format", request.format, said["format"]),
+        ("append", request.append, table is None),
     ]
     if key is not None:
         given.append(("key", key, saved.transaction.key))
-    if asked.version and asked.format == "delta":
-        given.append(("version", asked.version, said["version"]))
-    if table is not None and asked.partition_by is not None:
-        spec = parse_partition_by(asked.partition_by, table.columns)
+    if request.version and request.format == "delta":
+        given.append(("version", request.version, said["version"]))
+    if table is not None and request.partition_by is not None:
+        spec = parse_partition_by(request.partition_by, table.columns)
         given.append(("partition_by", spec, table.partition_spec))
-    if table is not None and asked.sort_by is not None:
-        given.append(("sort_by", parse_sort_by(asked.sort_by, table.columns), table.sort_order))
+    if table is not None and request.sort_by is not None:
+        given.append(("sort_by", parse_sort_by(request.sort_by, table.columns), table.sort_order))
     for what, now, then in given:
         if now != then:
             raise InvalidInput(
                 f"import {id} began with {what}={str(then)[:300]}, not {str(now)[:300]}",
                 kind="bad_argument",
-                hint="resume it with what it began with",
+                hint="resume it with the arguments that it began with",
             )
 
 
-async def _told(session: Session, commit: Commit) -> Imported:
-    """A commit of before, with what the log says of it."""
+async def _load_imported(session: Session, commit: Commit) -> Imported:
+    """Return an earlier commit of the import, with the counts that the log has of it."""
     said: dict[str, str] = {}
     with contextlib.suppress(Expired):
         entries = log(session, name=None, after=commit.version - 1, until=commit.version)
@@ -303,14 +311,14 @@ async def _told(session: Session, commit: Commit) -> Imported:
 
 
 async def _forget(session: Session, id: str) -> None:
-    """Nobody shall go on with it, and nothing is lost when that cannot be said: it expires."""
+    """Discard the saved transaction, so that it cannot be resumed. On failure it expires by itself."""
     with contextlib.suppress(AlpheusError, TimeoutError):
         async with asyncio.timeout(TIDY_UP_SECONDS):
             await session.discard_transaction(id)
 
 
 def _digest(source: Source) -> str:
-    """Of all that an import rests on: what is another in a source gives another."""
+    """Return a digest of everything that an import depends on. It changes whenever the source changes."""
     content = hashlib.sha256()
     for part in (source.format, source.location, source.version, str(source.schema)):
         content.update(part.encode() + b"\0")
@@ -327,11 +335,11 @@ def _identity(file: SourceFile) -> bytes:
 
 
 class _Transfer:
-    """An import that is saved, from its source into the commit."""
+    """Runs a saved import, from the source to the commit."""
 
-    def __init__(self, session: Session, asked: Asked, source: Source, id: str) -> None:
+    def __init__(self, session: Session, request: ImportRequest, source: Source, id: str) -> None:
         self._session = session
-        self._asked = asked
+        self._request = request
         self._source = source
         self._id = id
         self._parts = list(_parts(source))
@@ -340,8 +348,8 @@ class _Transfer:
         self._files_done = self._rows_done = self._size_done = 0
 
     async def run(self, *, resumed: bool) -> Imported:
-        """Copy what is not there yet, and commit. What shows that the import can never succeed discards it; after
-        anything else it can be resumed."""
+        """Copy the missing parts and commit. An error that shows that the import can never succeed discards the import;
+        after any other error it can be resumed."""
         tx = AsyncTransaction(self._session, TransactionTerms(id=self._id, saved=True))
         try:
             async with tx:
@@ -351,13 +359,13 @@ class _Transfer:
             raise
 
     async def _run(self, tx: AsyncTransaction, resumed: bool) -> Imported:
-        name = self._asked.name
+        name = self._request.name
         table = await tx.core.table(name)
         storage = await self._session.storage()
         found: Sequence[list[DataFile] | None] = [None] * len(self._parts)
         if resumed:
             marks = await each_of(
-                self._parts, lambda part: self._mark(storage, table, part), _MARKS_READ_AT_ONCE
+                self._parts, lambda part: self._find_mark(storage, table, part), _MARKS_READ_AT_ONCE
             )
             found = [files for files, _ in marks]
         resumed_files = 0
@@ -366,18 +374,18 @@ class _Transfer:
                 resumed_files += len(part.indexes)
                 self._count(part)
         if resumed_files:
-            await self._tell()
+            await self._report_progress()
         written: list[DataFile] = []
         for part, files in zip(self._parts, found, strict=True):
             if files is None:
-                files = await self._patiently(lambda part=part: self._copied(storage, table, part))  # type: ignore[misc]
+                files = await self._retry_part(lambda part=part: self._copy_part(storage, table, part))  # type: ignore[misc]
                 self._count(part)
-                await self._tell()
+                await self._report_progress()
             written += files
         rows, size = sum(file.row_count for file in written), sum(file.size_bytes for file in written)
         if rows != self._rows_total:
             raise InvalidInput(
-                f"{self._source.location[:300]} has {self._rows_total} rows, {rows} were written",
+                f"{self._source.location[:300]} has {self._rows_total} rows, but {rows} were written",
                 kind="bad_data",
             )
         segments = await store_segment(tx.core, table, written)
@@ -388,9 +396,9 @@ class _Transfer:
                 f"{_PREFIX}size_bytes_written": str(size),
             }
         )
-        version, created_at, duplicate, id = await self._committed(tx)
-        if duplicate and id != self._id:  # another import of the key was first
-            return await _told(
+        version, created_at, duplicate, id = await self._commit(tx)
+        if duplicate and id != self._id:  # another import with the same key committed first
+            return await _load_imported(
                 self._session, Commit(version=version, transaction_id=id, created_at=created_at)
             )
         return Imported(
@@ -409,17 +417,20 @@ class _Transfer:
             resumed_files=resumed_files,
         )
 
-    async def _committed(self, tx: AsyncTransaction) -> tuple[int, datetime, bool, str]:
+    async def _commit(self, tx: AsyncTransaction) -> tuple[int, datetime, bool, str]:
         commit = await tx.commit()
-        if commit is None:  # no rows for a table that is there
+        if commit is None:  # no rows were added to an existing table
             await _forget(self._session, self._id)
             begin = await self._session.resolve(tx.version)
             return begin.version, time_of(begin.created_at_millis), False, ""
         return commit.version, commit.created_at, commit.duplicate, commit.transaction_id
 
-    async def _patiently(self, copy: Callable[[], Any]) -> list[DataFile]:
-        """A part again while its source or the storage is unavailable: as long as any call is tried, counted from the
-        first failure, and a few times more where it goes on for longer than that before it fails."""
+    async def _retry_part(self, copy: Callable[[], Any]) -> list[DataFile]:
+        """Copy a part, and try again while its source or the storage is unavailable.
+
+        Retries last as long as those of any call, counted from the first failure. A copy that runs longer than that
+        before it fails is tried a few more times.
+        """
         retry_policy = self._session.retry_policy
         attempts, long = retry_policy.start(), 0
         while True:
@@ -436,13 +447,13 @@ class _Transfer:
                 if not await attempts.wait_to_retry(error):
                     raise
 
-    async def _copied(self, storage: Storage, table: TableDef, part: _Part) -> list[DataFile]:
+    async def _copy_part(self, storage: Storage, table: TableDef, part: _Part) -> list[DataFile]:
         if not part.rows:
             return []
-        files, attempt = await self._mark(storage, table, part)
+        files, attempt = await self._find_mark(storage, table, part)
         if (
             files is not None
-        ):  # of an attempt whose answer was lost, or of another process that goes on with it
+        ):  # by an attempt whose answer was lost, or by another process that resumed the import
             return files
         files = await write_files(
             storage,
@@ -457,12 +468,12 @@ class _Transfer:
         try:
             await storage.create(path, data)
         except AlreadyExists:
-            theirs, _ = await self._mark(storage, table, part)
+            theirs, _ = await self._find_mark(storage, table, part)
             return theirs if theirs is not None else files
         return files
 
     def _rows(self, table: TableDef, part: _Part) -> Iterator[pa.RecordBatch]:
-        """With the table's types. Runs in a thread."""
+        """Yield the part's rows with the table's types. Runs in a thread."""
         rows_done = 0
         size_done = 0
         for index in part.indexes:
@@ -472,16 +483,17 @@ class _Transfer:
                 for batch in self._source.batches(index):
                     rows += batch.num_rows
                     yield from cast_data(batch, table.columns, PIECE_SIZE_BYTES_MAX)
-                    if self._asked.on_progress is not None and rows < file.rows:
+                    if self._request.on_progress is not None and rows < file.rows:
                         share = file.size * rows // max(1, file.rows)
-                        self._asked.on_progress(
+                        self._request.on_progress(
                             self._progress(index - part.indexes.start, rows_done + rows, size_done + share)
                         )
             except CastError as error:
                 raise CastError(f"{file.name[:300]}: {error}", error.hint) from None
             if rows != file.rows:
                 raise InvalidInput(
-                    f"{file.name[:300]} gave {rows} rows, the source says {file.rows}", kind="bad_data"
+                    f"{file.name[:300]} delivered {rows} rows, but the source says {file.rows}",
+                    kind="bad_data",
                 )
             rows_done += rows
             size_done += file.size
@@ -492,10 +504,10 @@ class _Transfer:
         name = uuid.uuid5(uuid.UUID(self._id), f"{part.identity}/{attempt}")
         return fmt.manifest_path(table.id, str(name))
 
-    async def _mark(
+    async def _find_mark(
         self, storage: Storage, table: TableDef, part: _Part
     ) -> tuple[list[DataFile] | None, int]:
-        """The files of a part that was copied, or None and the number of its next mark."""
+        """Return (files of a copied part, number of its mark), or (None, number of the mark to write)."""
         if not part.rows:
             return [], 0
         for attempt in range(_MARKS_MAX):
@@ -513,13 +525,13 @@ class _Transfer:
             f"import {self._id} has {_MARKS_MAX} damaged marks of one part",
             kind="corrupt_manifest",
             path=path,
-            hint="discard it, and begin again",
+            hint="discard the import and start again",
         )
 
     async def _is_whole(
         self, storage: Storage, table: TableDef, part: _Part, path: str, files: Sequence[DataFile]
     ) -> bool:
-        """Whether a mark is of this part, and what it lists is there."""
+        """Return whether a mark belongs to this part, and all files that it lists exist."""
         segment = Segment(
             path=path,
             file_count=len(files),
@@ -554,13 +566,13 @@ class _Transfer:
             size_bytes_total=self._size_total,
         )
 
-    async def _tell(self) -> None:
-        if self._asked.on_progress is not None:
-            await asyncio.to_thread(self._asked.on_progress, self._progress())
+    async def _report_progress(self) -> None:
+        if self._request.on_progress is not None:
+            await asyncio.to_thread(self._request.on_progress, self._progress())
 
 
 def _parts(source: Source) -> Iterator[_Part]:
-    """All files of a source, in order."""
+    """Divide all files of a source into parts, in order."""
     start = size = 0
     for index, file in enumerate(source.files):
         size += file.size

@@ -1,4 +1,4 @@
-"""Delta tables, by the package `deltalake`: the log is its to read, the Parquet files are read here."""
+"""Read Delta tables. The package `deltalake` reads the log; this module reads the Parquet files."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ READER_FEATURES = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        # Named by tables that may have such a column; a column of the type itself is refused.
+        # Declared by tables that may have such a column; a column of the type itself is refused.
         "variantType",
         "variantType-preview",
     }
 )
-"""What a table may ask of its readers. Deletion vectors are applied; files of a narrower type are widened."""
+"""Reader features that this module supports. Deletion vectors are applied; files of a narrower type are widened."""
 
 
 class DeltaSource(Source):
-    """One version of a Delta table: columns, partition values and the list of files as its log has them."""
+    """One version of a Delta table, with the columns, partition values and files that its log records."""
 
     format = "delta"
 
@@ -55,15 +55,15 @@ class DeltaSource(Source):
             from deltalake.exceptions import DeltaError, TableNotFoundError
         except ImportError:
             raise InvalidInput(
-                "deltalake is not installed", kind="not_supported", hint='pip install "alpheus[delta]"'
+                "deltalake is not installed", kind="not_supported", hint='run pip install "alpheus[delta]"'
             ) from None
         if version and not (version.isascii() and version.isdigit()):
-            raise InvalidInput(f"version={version!r} is no version of a Delta table", kind="bad_version")
-        if "%" in place.path:  # the package (1.6) looks in the folder that it takes for an escaped name of
+            raise InvalidInput(f"version={version!r} is not a version of a Delta table", kind="bad_version")
+        if "%" in place.path:  # the package (1.6) unescapes the name and looks in another folder
             raise InvalidInput(
                 f"{place.text[:300]}: deltalake cannot open a folder with % in its path",
                 kind="not_supported",
-                hint="rename it, or make a link to it",
+                hint="rename the folder, or create a link to it",
             )
         try:
             table = DeltaTable(
@@ -75,20 +75,20 @@ class DeltaSource(Source):
             _refuse_features(table, self.location)
             schema = pa.schema(table.schema())
             actions = pa.table(table.get_add_actions())
-            masks = _masks(table)
+            masks = _read_masks(table)
         except TableNotFoundError as error:
             raise NotFound(
                 f"{path}: {str(error)[:300]}",
                 kind="no_file",
-                hint='it has no Delta log; format="parquet" imports a folder of Parquet files'
+                hint='the folder has no Delta log; import a folder of Parquet files with format="parquet"'
                 if "No files in log segment" in str(error)
                 else "",
             ) from None
         except DeltaError as error:
-            newest = _newest(place) if version else None
+            newest = _find_newest(place) if version else None
             if newest is not None and int(version) > newest:
                 raise NotFound(
-                    f"{path} has no version {version}, the newest is {newest}", kind="no_version"
+                    f"{path} has no version {version}; the newest is {newest}", kind="no_version"
                 ) from None
             raise InvalidInput(f"{path}: {str(error)[:300]}", kind="not_supported") from None
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -107,11 +107,11 @@ class DeltaSource(Source):
 
     def _refuse_binary_partitions(self, schema: pa.Schema) -> None:
         for name in self._partitions:
-            if is_bytes(schema.field(name).type):  # the package (1.6) gives other bytes than the log has
+            if is_bytes(schema.field(name).type):  # the package (1.6) returns other bytes than the log has
                 raise InvalidInput(
-                    f"{self.location[:300]}: the partition column {name!r} has type binary, which is not read",
+                    f"{self.location[:300]}: the partition column {name!r} has type binary, which is not supported",
                     kind="not_supported",
-                    hint="read it with Spark and append the frame",
+                    hint="read the table with Spark and append the DataFrame",
                 )
 
     def _read_actions(self, uri: str, actions: pa.Table, masks: dict[str, pa.Array]) -> None:
@@ -124,12 +124,14 @@ class DeltaSource(Source):
         for path in paths:
             if "://" in path or path.startswith("/"):
                 raise InvalidInput(
-                    f"{self.location} lists {path[:300]}, which lies elsewhere (a shallow clone)",
+                    f"{self.location} lists {path[:300]}, which is outside of the table (a shallow clone)",
                     kind="not_supported",
-                    hint="import a deep clone of it",
+                    hint="import a deep clone of the table",
                 )
         with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-            footers = list(pool.map(lambda index: self._rows_of(unquote(paths[index]), counts[index]), order))
+            footers = list(
+                pool.map(lambda index: self._count_rows(unquote(paths[index]), counts[index]), order)
+            )
         files: list[SourceFile] = []
         self._constants: list[dict[str, pa.Scalar]] = []
         self._masks: list[pa.Array | None] = []
@@ -140,7 +142,7 @@ class DeltaSource(Source):
             mask = masks.pop(uri.rstrip("/") + "/" + path, None)
             if mask is not None and len(mask) > rows:
                 raise InvalidInput(
-                    f"{name[:300]} has {rows} rows, its deletion vector {len(mask)}", kind="bad_data"
+                    f"{name[:300]} has {rows} rows, but its deletion vector has {len(mask)}", kind="bad_data"
                 )
             gone = 0 if mask is None else len(mask) - mask.true_count
             files.append(SourceFile(name, sizes[index], str(times[index]), rows - gone))
@@ -150,13 +152,14 @@ class DeltaSource(Source):
             self._constants.append(values)
         if masks:
             raise InvalidInput(
-                f"{self.location} has a deletion vector of {min(masks)[:300]}, which is none of its files",
+                f"{self.location} has a deletion vector of {min(masks)[:300]}, which is not one of its files",
                 kind="bad_data",
             )
         self.files = tuple(files)
 
-    def _rows_of(self, name: str, counted: int | None) -> int:
-        """By the footer, which must agree with the log where that counts rows. The columns are looked at as well."""
+    def _count_rows(self, name: str, counted: int | None) -> int:
+        """Return the number of rows in a file's footer. Check it against the log, if the log counts rows, and check the
+        names of the columns."""
         path = f"{self._place.path}/{name}"
         try:
             with self._place.open(path) as file, open_parquet(file) as parquet:
@@ -166,15 +169,15 @@ class DeltaSource(Source):
             raise read_error(self._place, name, error) from None
         if counted is not None and counted != rows:
             raise InvalidInput(
-                f"{name[:300]} has {rows} rows, the log of the table says {counted}", kind="bad_data"
+                f"{name[:300]} has {rows} rows, but the table's log says {counted}", kind="bad_data"
             )
         for column in columns:
             known = self._lower.get(column.lower())
             if known is not None and known != column:
                 raise InvalidInput(
-                    f"{name[:300]} has a column {column!r}, the table {known!r}",
+                    f"{name[:300]} has a column {column!r}, but the table has {known!r}",
                     kind="not_supported",
-                    hint="names that differ in case would be taken for a missing column",
+                    hint="rewrite the file: a column whose name differs in case would count as missing",
                 )
         return rows
 
@@ -191,15 +194,15 @@ class DeltaSource(Source):
             batch = with_constants(batch, constants)
             if mask is not None:
                 kept = mask.slice(start, rows)
-                if len(kept) < rows:  # rows behind its end are there
+                if len(kept) < rows:  # rows after the end of the vector are not deleted
                     kept = pa.concat_arrays([kept, pa.repeat(pa.scalar(True), rows - len(kept))])
                 batch = batch.filter(kept)
             start += rows
             yield batch
 
 
-def _newest(place: Place) -> int | None:
-    """The newest version of the table; None where it cannot be opened."""
+def _find_newest(place: Place) -> int | None:
+    """Return the newest version of the table, or None if the table cannot be opened."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -210,7 +213,8 @@ def _newest(place: Place) -> int | None:
 
 
 def _refuse_features(table: Any, location: str) -> None:
-    """InvalidInput (`not_supported`) naming what a reader of this table would have to know, and this one does not."""
+    """Raise InvalidInput (`not_supported`) that names the reader features that this table needs and this module
+    lacks."""
     protocol = table.protocol()
     unknown = sorted(set(protocol.reader_features or ()) - READER_FEATURES)
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
@@ -223,20 +227,20 @@ def _refuse_features(table: Any, location: str) -> None:
         unknown.append(f"reader version {protocol.min_reader_version}")
     if unknown:
         raise InvalidInput(
-            f"{location[:300]} needs what this release does not read: {', '.join(unknown)}",
+            f"{location[:300]} needs features that this release does not support: {', '.join(unknown)}",
             kind="not_supported",
-            hint="read it with Spark and append the frame, or rewrite it without",
+            hint="read the table with Spark and append the DataFrame, or rewrite it without these features",
         )
     for field in fields:
         if _names_variant(field["type"]):
             raise InvalidInput(
-                f"{location[:300]}: column {field['name']!r} has type variant, which no native table holds",
+                f"{location[:300]}: column {field['name']!r} has type variant, which native tables do not support",
                 kind="bad_schema",
             )
 
 
 def _names_variant(kind: Any) -> bool:
-    """In Delta's JSON of a type."""
+    """Return whether a type in Delta's JSON is or contains variant."""
     if isinstance(kind, str):
         return kind == "variant"
     below = [kind.get("elementType"), kind.get("keyType"), kind.get("valueType")]
@@ -244,8 +248,8 @@ def _names_variant(kind: Any) -> bool:
     return any(_names_variant(one) for one in below if one is not None)
 
 
-def _masks(table: Any) -> dict[str, pa.Array]:
-    """By URI of files with a deletion vector: which rows stay."""
+def _read_masks(table: Any) -> dict[str, pa.Array]:
+    """Read the deletion vectors: by URI of a file, which rows stay."""
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
     found = pa.table(table.deletion_vectors())
@@ -255,14 +259,14 @@ def _masks(table: Any) -> dict[str, pa.Array]:
 
 
 def _address(place: Place) -> str:
-    """Escaped: the package takes what looks so in a path for an escape."""
+    """Return the table's URI, escaped, because the package interprets escapes in paths."""
     if isinstance(place.system, pafs.LocalFileSystem):
         return Path(place.path).as_uri()
     return urlsplit(place.text)._replace(query="").geturl()
 
 
 def _options(text: str) -> dict[str, str] | None:
-    """What `deltalake` calls the parts of a URL's query."""
+    """Return the storage options of `deltalake` for the parameters in a URL's query."""
     query = (
         {key: values[-1] for key, values in parse_qs(urlsplit(text).query).items()} if "://" in text else {}
     )

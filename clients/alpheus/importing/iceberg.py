@@ -1,5 +1,8 @@
-"""Iceberg tables, by the package `pyiceberg`: metadata, manifests and deletes are its to read. Rows are read here, by
-field id, as every reader of a native table does: its own (0.12) makes NULL lists and maps of structs empty ones."""
+"""Read Iceberg tables. The package `pyiceberg` reads metadata, manifests and deletes.
+
+This module reads the rows, by field id, as every reader of a native table does: the reader of pyiceberg (0.12) turns
+NULL lists and NULL maps of structs into empty ones.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _TRANSFORMS = {"identity": "`{}`", "day": "day(`{}`)", "month": "month(`{}`)", "
 
 
 class IcebergSource(Source):
-    """One snapshot of an Iceberg table, by a metadata file or the newest one in the table's folder."""
+    """One snapshot of an Iceberg table, found by a metadata file or the newest one in the table's folder."""
 
     format = "iceberg"
 
@@ -37,7 +40,7 @@ class IcebergSource(Source):
             from pyiceberg.table import StaticTable
         except ImportError:
             raise InvalidInput(
-                "pyiceberg is not installed", kind="not_supported", hint='pip install "alpheus[iceberg]"'
+                "pyiceberg is not installed", kind="not_supported", hint='run pip install "alpheus[iceberg]"'
             ) from None
         place = locate(path)
         self.location = _metadata_file(place)
@@ -49,7 +52,7 @@ class IcebergSource(Source):
             current = table.current_snapshot()
             is_current = snapshot is None or (current and snapshot.snapshot_id == current.snapshot_id)
             scan = table.scan(snapshot_id=snapshot.snapshot_id if snapshot else None)
-            # The columns of today also where no rows came since they changed, as every reader shows it.
+            # Use the current columns even if no rows were added since the columns changed, as every reader does.
             schema = table.schema() if is_current else scan.projection()
             tasks = list(scan.plan_files()) if snapshot else []
         except FileNotFoundError as error:
@@ -64,7 +67,7 @@ class IcebergSource(Source):
         self._read_schema(schema)
         self.partition_by = tuple(_partition_texts(table.spec(), schema))
         self._tasks = sorted(tasks, key=lambda task: task.file.file_path)
-        gone = self._deleted()
+        gone = self._read_deletes()
         self._gone = [gone.get(task.file.file_path, pa.array([], pa.int64())) for task in self._tasks]
         self.files = tuple(
             SourceFile(file.file_path, file.file_size_in_bytes, "", file.record_count - len(gone))
@@ -89,14 +92,14 @@ class IcebergSource(Source):
             if field.initial_default is not None:
                 if number not in by_id or not isinstance(field.initial_default, bool | int | float | str):
                     raise InvalidInput(
-                        f"{self.location}: the initial default of column {field.name!r} is not read by this release",
+                        f"{self.location}: the initial default of column {field.name!r} is not supported",
                         kind="not_supported",
-                        hint="rewrite the table's data files, so that all have the column",
+                        hint="rewrite the table's data files so that all of them have the column",
                     )
                 self._defaults[number] = _scalar(by_id[number], field.initial_default)
 
-    def _deleted(self) -> dict[str, pa.Array]:
-        """By data file the positions of its rows that are deleted, each once. Refuses what cannot be read."""
+    def _read_deletes(self) -> dict[str, pa.Array]:
+        """Read the positions of deleted rows, each once, by data file. Refuse files that cannot be read."""
         from pyiceberg.io.pyarrow import _read_all_delete_files
 
         together: dict[frozenset[Any], list[Any]] = {}
@@ -106,7 +109,7 @@ class IcebergSource(Source):
             if kind != "PARQUET" or file.key_metadata is not None:
                 what = f"of format {kind}" if kind != "PARQUET" else "encrypted"
                 raise InvalidInput(
-                    f"{file.file_path[:300]} is {what}, which is not read", kind="not_supported"
+                    f"{file.file_path[:300]} is {what}, which is not supported", kind="not_supported"
                 )
             if task.delete_files:
                 together.setdefault(frozenset(task.delete_files), []).append(task)
@@ -120,7 +123,7 @@ class IcebergSource(Source):
                     kind="not_supported",
                 ) from None
             for file in (task.file for task in tasks):
-                gone[file.file_path] = _positions(found.get(file.file_path, []), file)
+                gone[file.file_path] = _merge_positions(found.get(file.file_path, []), file)
         return gone
 
     def batches(self, index: int) -> Iterator[pa.RecordBatch]:
@@ -130,7 +133,7 @@ class IcebergSource(Source):
         for batch in parquet_batches(self._place, name, name, count, keep_ids=True):
             rows = batch.num_rows
             batch = self._with_ids(batch, name)
-            batch = self._completed(batch, task.file)
+            batch = self._complete(batch, task.file)
             try:
                 fitted = self._caster.cast(batch)
             except CastError as error:
@@ -141,24 +144,24 @@ class IcebergSource(Source):
             start += rows
             yield fitted
         if start != count:
-            raise changed_error(name, f"{start} rows were read, {count} are listed")
+            raise changed_error(name, f"{start} rows were read, but the manifest lists {count}")
 
     def _with_ids(self, batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-        """Files of other writers have no field ids; the table's name mapping then gives them."""
+        """Add field ids to a batch whose file has none, from the table's name mapping."""
         if any(field_id(field) is not None for field in batch.schema):
             return batch
         if self._mapping is None:
             raise InvalidInput(
-                f"{name[:300]} has no field ids, and the table no name mapping", kind="not_supported"
+                f"{name[:300]} has no field ids, and the table has no name mapping", kind="not_supported"
             )
-        schema = pa.schema(_mapped(list(batch.schema), list(self._mapping)))
+        schema = pa.schema(_map_ids(list(batch.schema), list(self._mapping)))
         return pa.RecordBatch.from_arrays(
             [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)],
             schema=schema,
         )
 
-    def _completed(self, batch: pa.RecordBatch, file: Any) -> pa.RecordBatch:
-        """With the columns that the file lacks and whose value is known: from its partition, or by default."""
+    def _complete(self, batch: pa.RecordBatch, file: Any) -> pa.RecordBatch:
+        """Add columns that the file lacks and whose value is known, from its partition or from a default."""
         have = {field_id(field) for field in batch.schema}
         spec = self._specs.get(file.spec_id)
         values = dict(self._defaults)
@@ -180,7 +183,7 @@ class IcebergSource(Source):
 
 
 class _TableFiles(Place, frozen=True):
-    """Files by the locations that Iceberg's metadata has."""
+    """Opens files by the locations in Iceberg's metadata."""
 
     io: Any
 
@@ -189,7 +192,7 @@ class _TableFiles(Place, frozen=True):
 
 
 def _metadata_file(place: Place) -> str:
-    """The metadata file that is named, or the newest of the folder. InvalidInput when two may be that."""
+    """Return the named metadata file, or the newest one of the folder. Raise InvalidInput if two files are newest."""
     if place.path.endswith(".metadata.json"):
         return place.text
     folder = f"{place.path}/metadata"
@@ -206,7 +209,7 @@ def _metadata_file(place: Place) -> str:
         raise NotFound(
             f"there is no Iceberg metadata below {place.text[:300]}",
             kind="no_file",
-            hint="name a metadata file (*.metadata.json), or the folder that holds metadata/",
+            hint="give a metadata file (*.metadata.json), or the folder that contains metadata/",
         )
     newest = max(number for number, _ in numbered)
     names = sorted(name for number, name in numbered if number == newest)
@@ -214,25 +217,25 @@ def _metadata_file(place: Place) -> str:
         raise InvalidInput(
             f"{place.text[:300]} has several newest metadata files: {', '.join(names)[:300]}",
             kind="bad_argument",
-            hint="name the one that the table's catalog points to",
+            hint="give the metadata file that the table's catalog points to",
         )
     text, query = _without_query(place.text)
     return f"{text.rstrip('/')}/metadata/{names[0]}{query}"
 
 
 def _without_query(text: str) -> tuple[str, str]:
-    """A URL and its query with the question mark; a path as it is."""
+    """Split a URL into its address and its query with the question mark. Return a path unchanged."""
     if "://" not in text:
         return text, ""
     address, question, query = text.partition("?")
     return address, question + query
 
 
-def _positions(found: Sequence[pa.ChunkedArray], file: Any) -> pa.Array:
+def _merge_positions(found: Sequence[pa.ChunkedArray], file: Any) -> pa.Array:
     chunks = [chunk.cast(pa.int64()) for chunked in found for chunk in chunked.chunks]
     gone = pc.unique(pa.concat_arrays(chunks)) if chunks else pa.array([], pa.int64())
     if len(gone) and not 0 <= pc.min(gone).as_py() <= pc.max(gone).as_py() < file.record_count:
-        raise InvalidInput(f"{file.file_path[:300]} has deletes of rows that it lacks", kind="bad_data")
+        raise InvalidInput(f"{file.file_path[:300]} has deletes of rows that do not exist", kind="bad_data")
     return gone
 
 
@@ -250,7 +253,8 @@ def _snapshot(table: Any, version: str, location: str) -> Any:
 
 
 def _partition_texts(spec: Any, schema: Any) -> Iterator[str]:
-    """The keys that a native table can have, too: not of buckets, cut values, hours, fields of structs."""
+    """Yield the partition keys that native tables support: no buckets, truncated values, hours, or fields of
+    structs."""
     top = {field.field_id: field.name for field in schema.fields}
     seen = set()
     for field in spec.fields:
@@ -266,9 +270,9 @@ def _partition_texts(spec: Any, schema: Any) -> Iterator[str]:
 
 
 def _with_ids(column: Column, field: pa.Field) -> Column:
-    """A column with the ids of an Arrow field of the same shape."""
+    """Return a column with the ids of an Arrow field of the same structure."""
     number = field_id(field)
-    assert number is not None, "pyiceberg gives every field its id"
+    assert number is not None, "pyiceberg gives every field an id"
     kind = field.type
     changes: dict[str, Any] = {"id": number}
     if column.fields:
@@ -282,19 +286,21 @@ def _with_ids(column: Column, field: pa.Field) -> Column:
     return msgspec.structs.replace(column, **changes)
 
 
-def _mapped(fields: Sequence[pa.Field], mapping: Sequence[Any]) -> list[pa.Field]:
-    """Fields with the ids that a name mapping has for them; those that it does not name have none."""
+def _map_ids(fields: Sequence[pa.Field], mapping: Sequence[Any]) -> list[pa.Field]:
+    """Return fields with the ids of a name mapping. Fields that the mapping does not name get no id."""
     by_name = {name: mapped for mapped in mapping for name in mapped.names}
     found = []
     for field in fields:
         mapped = by_name.get(field.name)
         kind, inner = field.type, list(mapped.fields) if mapped is not None else []
         if pa.types.is_struct(kind):
-            kind = pa.struct(_mapped([kind.field(index) for index in range(kind.num_fields)], inner))
+            kind = pa.struct(_map_ids([kind.field(index) for index in range(kind.num_fields)], inner))
         elif is_list(kind):
-            kind = pa.list_(_mapped([kind.value_field.with_name("element")], inner)[0])
+            kind = pa.list_(_map_ids([kind.value_field.with_name("element")], inner)[0])
         elif pa.types.is_map(kind):
-            key, value = _mapped([kind.key_field.with_name("key"), kind.item_field.with_name("value")], inner)
+            key, value = _map_ids(
+                [kind.key_field.with_name("key"), kind.item_field.with_name("value")], inner
+            )
             kind = pa.map_(key, value)
         metadata = {FIELD_ID: str(mapped.field_id)} if mapped is not None and mapped.field_id else None
         found.append(pa.field(field.name, kind, field.nullable, metadata=metadata))
@@ -302,7 +308,7 @@ def _mapped(fields: Sequence[pa.Field], mapping: Sequence[Any]) -> list[pa.Field
 
 
 def _scalar(column: Column, value: Any) -> pa.Scalar:
-    """A value as pyiceberg has it in partitions: days and microseconds as numbers."""
+    """Convert a partition value of pyiceberg, where days and microseconds are numbers, to a scalar of the column."""
     kind = leaf_arrow_type(column, column.name)
     if isinstance(value, int) and column.type in ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6"):
         return pa.scalar(value, pa.int32() if column.type == "DATE" else pa.int64()).cast(kind)
@@ -312,7 +318,7 @@ def _scalar(column: Column, value: Any) -> pa.Scalar:
 
 
 def _options(text: str) -> dict[str, str]:
-    """What pyiceberg calls the parts of a URL's query."""
+    """Return the options of pyiceberg for the parameters in a URL's query."""
     query = (
         {key: values[-1] for key, values in parse_qs(urlsplit(text).query).items()} if "://" in text else {}
     )

@@ -1,4 +1,4 @@
-"""What an import tells."""
+"""The progress and the result of an import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Format = Literal["parquet", "delta", "iceberg"]
 
 
 class ImportProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an import is, what an earlier attempt had copied included; totals are the source's own."""
+    """The progress of an import, including what an earlier attempt copied. Totals are those of the source."""
 
     transaction_id: str
     files: int
@@ -23,11 +23,13 @@ class ImportProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an import: the commit, and what was copied into what.
+    """The result of an import: the commit, and what was copied.
 
-    `duplicate`: it had been committed before, under its id or its key. `rows` are as many as the source has;
-    `resumed_files`: source files of these that an earlier attempt had copied. Counts are 0 where a duplicate is of a
-    version of which nothing is kept.
+    * `duplicate`: the import was committed before, under its id or its key.
+    * `rows`: the number of rows of the source, all of which were copied.
+    * `resumed_files`: the number of source files that an earlier attempt had copied.
+
+    Counts are 0 for a duplicate whose version is no longer kept.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""Where rows come from: what a source is."""
+"""The interface of a source of rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GLOB = re.compile(r"[*?\[]")
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """A file of a source. `stamp` and `size` change when it does; `rows` is what the source itself says that it gives,
-    without those that it deleted."""
+    """A file of a source. `stamp` and `size` change when the file changes. `rows` is the number of rows according to
+    the source, without deleted rows."""
 
     name: str
     size: int
@@ -24,28 +24,29 @@ class SourceFile(msgspec.Struct, frozen=True):
 
 
 class Source(abc.ABC):
-    """A table somewhere else, as it is at one moment. Its files stay the same, or are refused."""
+    """A table outside the catalog, as of one moment. A file that changes later is refused."""
 
     format: str
     location: str
-    """Where it is, and `version` which state of it: with both it is opened again."""
+    """Where the source is. Together with `version`, its state, it is enough to open the source again."""
     version: str = ""
     schema: pa.Schema
-    """Of the rows of all files, with types that a native table holds (`schemas.table_schema`)."""
+    """The schema of the rows of all files, with types of native tables (`schemas.table_schema`)."""
     partition_by: tuple[str, ...] = ()
-    """The source's own partitions, as far as a native table has such: texts as of `create_table`."""
+    """The source's own partition keys, as far as native tables support them, as texts for `create_table`."""
     files: tuple[SourceFile, ...]
 
     @abc.abstractmethod
     def batches(self, index: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a file, columns named as in `schema`; types may still be narrower, columns be left out.
+        """Yield the rows of a file. Columns are named as in `schema`; types may be narrower, and columns may be
+        missing.
 
-        Raises InvalidInput naming the file (`source_changed` when it is not what it was), Unavailable.
+        Raise InvalidInput that names the file (`source_changed` if the file has changed), or Unavailable.
         """
 
 
 def with_constants(batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
-    """`batch` with a column more for each of `constants`."""
+    """Return `batch` with one more column for each of `constants`."""
     if not constants:
         return batch
     arrays = [*batch.columns, *(pa.repeat(value, batch.num_rows) for value in constants.values())]

@@ -129,9 +129,9 @@ def test_partition_folders_become_columns_and_partitions(catalog: alpheus.Catalo
 
 def test_partition_types_are_given_and_must_fit(tmp_path: Path) -> None:
     put(tmp_path / "src/day=2024-02-30/a.parquet", {"id": [1]})
-    with pytest.raises(InvalidInput, match=r"day=2024-02-30/a\.parquet: day='2024-02-30' is no date32"):
+    with pytest.raises(InvalidInput, match=r"day=2024-02-30/a\.parquet: day='2024-02-30' is not a date32"):
         ParquetSource(str(tmp_path / "src"), {"day": pa.date32()})
-    with pytest.raises(InvalidInput, match=r"'hour'.*no partition key"):
+    with pytest.raises(InvalidInput, match=r"'hour'.*not a partition key"):
         ParquetSource(str(tmp_path / "src"), {"hour": pa.int32()})
     (tmp_path / "src/day=2024-02-30").rename(tmp_path / "src/day=2024-02-29")
     source = ParquetSource(str(tmp_path / "src"), {"day": pa.date32()})
@@ -154,7 +154,7 @@ def test_folders_of_different_keys_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "src/day=1/a.parquet", {"id": [1]})
     put(tmp_path / "src/b.parquet", {"id": [1]})
     with pytest.raises(
-        InvalidInput, match=r"b\.parquet lies in partitions of \(\), day=1/a\.parquet of \(day\)"
+        InvalidInput, match=r"b\.parquet has partition keys \(\), day=1/a\.parquet has \(day\)"
     ):
         ParquetSource(str(tmp_path / "src"))
 
@@ -349,7 +349,7 @@ def test_what_is_no_source_is_refused(catalog: alpheus.Catalog, tmp_path: Path) 
         ({"path": "s3://key:secret@bucket/x"}, "holds credentials"),
         ({"path": ""}, "no path"),
         ({"append": True, "partition_by": ["id"]}, "append adds"),
-        ({"resume": "x"}, "no transaction id"),
+        ({"resume": "x"}, "not a transaction id"),
     ):
         with pytest.raises(InvalidInput, match=message):
             catalog.import_table("old.t", **{"path": tmp_path / "src", **arguments})  # type: ignore[arg-type]
@@ -396,7 +396,7 @@ def test_a_source_that_says_other_numbers_is_refused(
     monkeypatch.setattr(
         ParquetSource, "batches", lambda self, index: (b.slice(1) for b in whole(self, index))
     )
-    with pytest.raises(InvalidInput, match=r"1\.parquet gave 1 rows, the source says 2"):
+    with pytest.raises(InvalidInput, match=r"1\.parquet delivered 1 rows, but the source says 2"):
         catalog.import_table("old.t", tmp_path / "src")
     assert not catalog.table_exists("old.t")
 
@@ -510,7 +510,7 @@ def test_a_source_that_changed_is_not_gone_on_with(catalog: alpheus.Catalog, tmp
     touched = source / "0.parquet"
     info = touched.stat()
     os.utime(touched, ns=(info.st_atime_ns, info.st_mtime_ns + 1))
-    with pytest.raises(InvalidInput, match=r"is not what it was when import .* began: 4 files") as refused:
+    with pytest.raises(InvalidInput, match=r"has changed since import .* began: now 4 files") as refused:
         catalog.import_table("old.t", source, resume=id)
     assert refused.value.kind == "source_changed"
     os.utime(touched, ns=(info.st_atime_ns, info.st_mtime_ns))
@@ -553,7 +553,7 @@ def test_only_the_same_import_is_gone_on_with(catalog: alpheus.Catalog, tmp_path
     with catalog.transaction() as tx:
         tx.create_namespace("other")
         saved = tx.save()
-    with pytest.raises(InvalidInput, match="is no import"):
+    with pytest.raises(InvalidInput, match="is not an import"):
         catalog.import_table("old.t", source, resume=saved)
     done = catalog.import_table("old.t", source, resume=id, partition_by=["id"])
     assert done.files == 8
@@ -648,7 +648,7 @@ def test_a_package_that_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InvalidInput, match="is not installed") as refused:
         catalog.import_table("old.t", tmp_path, format)
-    assert refused.value.hint == f'pip install "alpheus[{format}]"'
+    assert refused.value.hint == f'run pip install "alpheus[{format}]"'
 
 
 def test_a_key_is_answered_after_the_table_is_gone(catalog: alpheus.Catalog, tmp_path: Path) -> None:

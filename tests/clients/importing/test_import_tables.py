@@ -254,10 +254,10 @@ def test_a_delta_file_that_is_not_what_the_log_says(tmp_path: Path) -> None:
     (file,) = (Path(uri) for uri in table.file_uris())
     kept = file.read_bytes()
     pq.write_table(pa.table({"id": [1]}), file)
-    with pytest.raises(InvalidInput, match="has 1 rows, the log of the table says 2"):
+    with pytest.raises(InvalidInput, match="has 1 rows, but the table's log says 2"):
         DeltaSource(str(path))
     pq.write_table(pa.table({"ID": [1, 2]}), file)
-    with pytest.raises(InvalidInput, match="has a column 'ID', the table 'id'"):
+    with pytest.raises(InvalidInput, match="has a column 'ID', but the table has 'id'"):
         DeltaSource(str(path))
     file.write_bytes(kept)
     source = DeltaSource(str(path))
@@ -284,9 +284,9 @@ def test_what_is_no_delta_table(tmp_path: Path) -> None:
     delta(tmp_path / "delta", {"id": [1]})
     with pytest.raises(InvalidInput, match="with % in its path"):
         DeltaSource(str(tmp_path / "del%74a"))
-    with pytest.raises(NotFound, match="no version 7, the newest is 0"):
+    with pytest.raises(NotFound, match="no version 7; the newest is 0"):
         DeltaSource(str(tmp_path / "delta"), "7")
-    with pytest.raises(InvalidInput, match="no version of a Delta table"):
+    with pytest.raises(InvalidInput, match="not a version of a Delta table"):
         DeltaSource(str(tmp_path / "delta"), "main")
 
 
@@ -423,7 +423,7 @@ def test_positional_deletes_of_an_iceberg_table_are_applied(
     assert (done.rows, [row["id"] for row in rows(catalog)]) == (7, [1, 2, 4, 5, 6, 7, 8])
     monkeypatch.undo()
     with_deletes(10)
-    with pytest.raises(InvalidInput, match="deletes of rows that it lacks"):
+    with pytest.raises(InvalidInput, match="deletes of rows that do not exist"):
         IcebergSource(table.metadata_location)
 
 
@@ -507,7 +507,7 @@ def test_iceberg_files_of_other_writers(
     ]  # fmt: skip
     source = IcebergSource(table.metadata_location)
     source._mapping = None
-    with pytest.raises(InvalidInput, match="no field ids, and the table no name mapping"):
+    with pytest.raises(InvalidInput, match="no field ids, and the table has no name mapping"):
         list(source.batches(0))
 
 
