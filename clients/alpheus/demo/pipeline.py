@@ -1,9 +1,9 @@
-"""The pipeline process: keeps three marts from what is new in `ops.flights`.
+"""The pipeline process: maintains three marts from the new rows of `ops.flights`.
 
     python -m alpheus.demo.pipeline URL [--crash-at MONTH --crash-mark FILE]
 
-It prints one JSON line a call of a job, for the demonstration to read. With --crash-at the job kills its own
-process once, after its outputs are staged and before they are committed.
+It prints one JSON line per call of a job, which the demonstration reads. With --crash-at the job kills its own process
+once, after its outputs are staged and before they are committed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEASURES = """count(*) AS flights,
 CRASH: dict[str, Any] = {"month": 0, "mark": None}
 
 
-def _called(run: Any, job: str) -> None:
+def _print_call(run: Any, job: str) -> None:
     line = {"job": job, "pinned": run.version, "at_millis": time.time_ns() // 1_000_000}
     print(json.dumps(line), flush=True)
 
@@ -44,8 +44,8 @@ def _called(run: Any, job: str) -> None:
     outputs=["mart.carrier_delays", "mart.weather_delays"],
 )
 def monthly(run: Any) -> None:
-    """What is new, by carrier and by weather, appended."""
-    _called(run, "monthly")
+    """Append the sums of the new rows, by carrier and by weather."""
+    _print_call(run, "monthly")
     for name in ("flights", "weather", "airlines"):
         run.read(name).createOrReplaceTempView(name)
     run.append(
@@ -70,8 +70,8 @@ def monthly(run: Any) -> None:
 
 @mart.job(inputs={"flights": appends("ops.flights")}, outputs=["mart.year_to_date"])
 def year_to_date(run: Any) -> None:
-    """The whole year so far, overwritten."""
-    _called(run, "year_to_date")
+    """Overwrite the sums of the whole year so far."""
+    _print_call(run, "year_to_date")
     run.whole("flights").createOrReplaceTempView("all_flights")
     run.overwrite(
         "mart.year_to_date",
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> int:
     from alpheus.spark import SparkCatalog, session
 
     spark = session("alpheus demo", settings={"spark.driver.memory": "1g"})
-    spark.range(1).count()  # the first Spark job starts what later ones find running
+    spark.range(1).count()  # the first Spark job is slow; later ones find Spark warmed up
     print(json.dumps({"ready": True}), flush=True)
     with alpheus.connect(options.url, timeout=60) as catalog:
         mart.serve(SparkCatalog(spark, catalog))
