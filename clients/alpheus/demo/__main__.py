@@ -209,7 +209,7 @@ class Watch:
             self.failure = error
 
 
-def _positions(catalog: alpheus.Catalog) -> dict[str, int]:
+def _load_positions(catalog: alpheus.Catalog) -> dict[str, int]:
     """Return for each job the last version of ops.flights that it has processed. Empty before the first run."""
     names = [pipeline.name for pipeline in catalog.list_pipelines()]
     if "delays" not in names:
@@ -274,7 +274,7 @@ def _connect_and_version(stage: Stage) -> int:
 def _is_done(stage: Stage, last_load: int) -> bool:
     try:
         with alpheus.connect(stage.url, timeout=20) as catalog:
-            positions = _positions(catalog)
+            positions = _load_positions(catalog)
     except AlpheusError:
         return False
     return len(positions) == 2 and min(positions.values()) >= last_load

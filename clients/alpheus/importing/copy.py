@@ -342,7 +342,7 @@ class _Transfer:
         self._request = request
         self._source = source
         self._id = id
-        self._parts = list(_parts(source))
+        self._parts = list(_divide(source))
         self._size_total = sum(part.size for part in self._parts)
         self._rows_total = sum(part.rows for part in self._parts)
         self._files_done = self._rows_done = self._size_done = 0
@@ -458,7 +458,7 @@ class _Transfer:
         files = await write_files(
             storage,
             table,
-            self._rows(table, part),
+            self._read_rows(table, part),
             transaction_id=self._id,
             identities=self._session.identities,
             catalog_id=self._session.catalog_id,
@@ -472,7 +472,7 @@ class _Transfer:
             return theirs if theirs is not None else files
         return files
 
-    def _rows(self, table: TableDef, part: _Part) -> Iterator[pa.RecordBatch]:
+    def _read_rows(self, table: TableDef, part: _Part) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows with the table's types. Runs in a thread."""
         rows_done = 0
         size_done = 0
@@ -571,7 +571,7 @@ class _Transfer:
             await asyncio.to_thread(self._request.on_progress, self._progress())
 
 
-def _parts(source: Source) -> Iterator[_Part]:
+def _divide(source: Source) -> Iterator[_Part]:
     """Divide all files of a source into parts, in order."""
     start = size = 0
     for index, file in enumerate(source.files):

@@ -18,7 +18,7 @@ from alpheus.feed.log import read_events
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
-from alpheus.pipeline.positions import ROWS_CHANGED, millis_of, past_of
+from alpheus.pipeline.positions import ROWS_CHANGED, millis_of, read_past
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.definitions import DeclaredTable, JobDeclaration
 
@@ -131,7 +131,7 @@ def load_existing(reader: Reader, names: Sequence[Pair]) -> dict[Pair, Table]:
     return {(table.namespace, table.name): table for table in found}
 
 
-def entry_of(reader: Reader, pipeline: str) -> Entry | None:
+def load_entry(reader: Reader, pipeline: str) -> Entry | None:
     try:
         return reader.load_pipeline(pipeline)
     except NotFound:
@@ -147,7 +147,7 @@ def declaration_text(job: str, declaration: JobDeclaration) -> str:
     return f"job {job} ({listed(declaration.inputs)} → {listed(declaration.outputs)})"
 
 
-# --- refusals --------------------------------------------------------------------------------
+# --- find_refusals --------------------------------------------------------------------------------
 
 
 def check_outputs(pipeline: str, stored: StoredJob, declared: JobDeclaration, *, full: bool) -> None:
@@ -244,7 +244,7 @@ def check_new(
             f" first run alpheus pipeline adopt {pipeline}",
         )
     for other in catalog.list_pipelines():
-        found = entry_of(reader, other.name) if other.name != pipeline else None
+        found = load_entry(reader, other.name) if other.name != pipeline else None
         theirs = (
             {name: each for name, each in found.jobs.items() if has_run(each)} if found is not None else {}
         )
@@ -264,7 +264,7 @@ def _was_called(catalog: Catalog, pipeline: str, name: str) -> bool:
     """Return whether a pipeline once had the name, as far as history is kept. A process that still uses the old name
     runs the code from before the rename."""
     try:
-        return name in past_of(catalog, pipeline, catalog.info().oldest_version, catalog.version()).names
+        return name in read_past(catalog, pipeline, catalog.info().oldest_version, catalog.version()).names
     except Expired:
         return False
 
@@ -358,7 +358,7 @@ def record(
     * `from_now`: new outputs receive only what later runs write.
     """
     with catalog.transaction(message=f"adopt {pipeline}") as tx:
-        entry = entry_of(tx, pipeline)
+        entry = load_entry(tx, pipeline)
         for name in chosen:
             declared = declaration_of(jobs[name], load_existing(tx, names_of(jobs[name])))
             stored = entry.jobs.get(name) if entry is not None else None
@@ -370,11 +370,11 @@ def record(
     return tx.result
 
 
-def refusals(catalog: Catalog, pipeline: str, jobs: Mapping[str, Job]) -> dict[str, str]:
+def find_refusals(catalog: Catalog, pipeline: str, jobs: Mapping[str, Job]) -> dict[str, str]:
     """Return the declared jobs that a run would refuse to call, each with the reason."""
     found = {}
     snapshot = catalog.at(catalog.version())
-    entry = entry_of(snapshot, pipeline)
+    entry = load_entry(snapshot, pipeline)
     for name, job in jobs.items():
         declared = declaration_of(job, load_existing(snapshot, names_of(job)))
         stored = entry.jobs.get(name) if entry is not None else None
@@ -441,7 +441,7 @@ def _write(
     inputs: Mapping[str, object],
 ) -> None:
     """Write the declaration and keep the job's position and state."""
-    entry = entry_of(tx, pipeline)  # another job of the same transaction may have created the entry
+    entry = load_entry(tx, pipeline)  # another job of the same transaction may have created the entry
     tx.advance_pipeline(
         pipeline,
         job,

@@ -405,7 +405,7 @@ class Pipeline:
             for job in self._jobs.values()
         }
         found = positions.status(catalog, self.name, triggers)
-        refused = declarations.refusals(catalog, self.name, self._jobs)
+        refused = declarations.find_refusals(catalog, self.name, self._jobs)
         found = [
             msgspec.structs.replace(each, state="parked", error=refused[each.job])
             if each.job in refused

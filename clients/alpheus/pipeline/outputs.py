@@ -15,7 +15,7 @@ from alpheus.pipeline.declarations import (
     load_existing,
 )
 from alpheus.pipeline.jobs import Job, Jobs
-from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, past_of
+from alpheus.pipeline.positions import ROWS_CHANGED, is_of_job, moved_any, read_past
 from alpheus_journal.errors import Conflict, Expired, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.model.answers import LogEntry
@@ -84,7 +84,7 @@ class Outputs:
         if not moved_any(transaction):
             return False
         oldest = self._catalog.info().oldest_version
-        past = past_of(self._catalog, self._pipeline.name, oldest, until)
+        past = read_past(self._catalog, self._pipeline.name, oldest, until)
         return job.name in past.moved.get(transaction.id, ())
 
     def _read_history(self, table: Table, until: int) -> Iterator[tuple[LogEntry, set[str]]]:

@@ -24,8 +24,8 @@ from alpheus.pipeline.declarations import (
     check_new,
     check_outputs,
     declaration_of,
-    entry_of,
     is_new,
+    load_entry,
     load_existing,
 )
 from alpheus.pipeline.jobs import Input, Job, Jobs
@@ -109,7 +109,7 @@ class Planner:
 
     def load_job(self, reader: Reader, job: Job) -> StoredJob | None:
         """Read the pipeline's entry. Return its record of the job, or None when it has none."""
-        self.entry = entry_of(reader, self._pipeline.name)
+        self.entry = load_entry(reader, self._pipeline.name)
         return self.entry.jobs.get(job.name) if self.entry is not None else None
 
     def declared(self, job: Job) -> JobDeclaration:

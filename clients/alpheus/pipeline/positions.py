@@ -211,7 +211,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
         return self.jobs.get(job, "" if job in self.jobs.values() else job)
 
 
-def past_of(catalog: Catalog, name: str, after: int, until: int) -> Past:
+def read_past(catalog: Catalog, name: str, after: int, until: int) -> Past:
     """Read a pipeline's past in the versions of (after, until], following renames of the pipeline and its jobs. Raise
     Expired when history is not kept that far."""
     if after >= until:
@@ -386,7 +386,7 @@ def _rewind(
         raise NotFound(
             f"job {name}.{job} never ran", kind="no_job", hint=f"these did: {', '.join(sorted(stored))}"
         )
-    past = past_of(catalog, name, target.version, tx.version)
+    past = read_past(catalog, name, target.version, tx.version)
     before: Mapping[str, StoredJob] = {}
     with contextlib.suppress(NotFound):
         before = target.load_pipeline(past.name).jobs
