@@ -19,9 +19,9 @@ from alpheus.cli.frame import (
     Settings,
     at_option,
     cli,
-    list_names,
     mapping,
     pass_settings,
+    print_names,
     property_option,
 )
 from alpheus.events.events import check_unopened
@@ -166,7 +166,7 @@ def check(settings: Settings, after: int | None, footers: bool, values: bool) ->
     where no catalog can be opened: with a damaged newest version, a missing version 0, or files of two catalogs.
     """
     try:
-        with settings.catalog() as catalog, output.waiting("checking"):
+        with settings.catalog() as catalog, output.show_waiting("checking"):
             report = catalog.admin.check(after, footers, values)
     except (Corrupt, InvalidInput) as error:
         if settings.is_daemon or not (isinstance(error, Corrupt) or error.kind == "two_histories"):
@@ -198,7 +198,7 @@ def checkpoint(settings: Settings, verify: bool) -> None:
 
     A daemon writes checkpoints by itself from time to time, and when it ends.
     """
-    with settings.catalog() as catalog, output.waiting("writing a checkpoint"):
+    with settings.catalog() as catalog, output.show_waiting("writing a checkpoint"):
         found = catalog.admin.checkpoint(verify)
     text = (
         f"checkpoint of version {found.version}: {output.count_text(found.objects, 'object')}, {found.path}"
@@ -244,7 +244,7 @@ def symbols_list(
         f"{one.kind} {one.namespace}.{one.name}" if one.namespace else f"{one.kind} {one.name}"
         for one in found
     ]
-    list_names(settings, found, names, "no such names")
+    print_names(settings, found, names, "no such names")
 
 
 def _show_symbols(settings: Settings, info: alpheus.SymbolsInfo, did: str) -> None:
@@ -263,7 +263,7 @@ def symbols_reload(settings: Settings) -> None:
     A daemon rebuilds everything that it holds in memory. It uses no checkpoint, deletes all of them and writes a
     new one.
     """
-    with settings.catalog() as catalog, output.waiting("reading the tree"):
+    with settings.catalog() as catalog, output.show_waiting("reading the tree"):
         info = catalog.admin.symbols.reload()
     _show_symbols(settings, info, "reloaded")
 
@@ -276,7 +276,7 @@ def symbols_check(settings: Settings, sample: int | None) -> int:
 
     A daemon stops using memory that differs immediately: it reads the tree instead, and reloads the catalog from it.
     """
-    with settings.catalog() as catalog, output.waiting("comparing"):
+    with settings.catalog() as catalog, output.show_waiting("comparing"):
         drift = catalog.admin.symbols.check(sample)
     lines = []
     for what, names in (("missing", drift.missing), ("surplus", drift.surplus), ("changed", drift.changed)):
@@ -336,7 +336,10 @@ def lease() -> None:
 @lease.command("list")
 @pass_settings
 def lease_list(settings: Settings) -> None:
-    """List the leases, with the version that each holds and when it runs out."""
+    """List the leases.
+
+    Each line shows the version that a lease holds, and when the lease runs out.
+    """
     with settings.catalog() as catalog:
         found = catalog.admin.leases()
     rows = [

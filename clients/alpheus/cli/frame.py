@@ -55,7 +55,7 @@ class Settings:
             )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            with output.waiting(f"connecting to {shown(self.url)}"):
+            with output.show_waiting(f"connecting to {shown(self.url)}"):
                 catalog = alpheus.connect(self.url, timeout=self.timeout)
         for warning in caught:
             click.echo(f"warning: {output.printable(str(warning.message))}", err=True)
@@ -280,7 +280,7 @@ def mapping(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
-def changes(
+def check_changes(
     pairs: Iterable[tuple[str, str]], unset: Sequence[str], *, or_else: bool = False
 ) -> tuple[dict[str, str], list[str]]:
     """Check the arguments of a `set` command and return (values to set, keys to remove). With `or_else` the command has
@@ -402,7 +402,7 @@ def filter_options(command: F) -> F:
 count_option = click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N items.")
 
 
-def list_names(settings: Settings, values: Sequence[Any], names: Sequence[str], none: str) -> None:
+def print_names(settings: Settings, values: Sequence[Any], names: Sequence[str], none: str) -> None:
     """Print names, one per line, so that shells can loop over them."""
     settings.out.document(values, "\n".join(output.printable(name) for name in names))
     if not values:

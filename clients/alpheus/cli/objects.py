@@ -1,7 +1,7 @@
 """Commands on namespaces, tables and views.
 
-The module stays above 600 lines because the commands of the three kinds mirror each other and share options: whoever
-changes one changes its siblings.
+The module stays above 600 lines because the commands of the three kinds mirror each other and share options: a change
+to one of them usually changes its siblings.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from alpheus.cli.frame import (
     Settings,
     as_option,
     at_option,
-    changes,
+    check_changes,
     cli,
     exist_ok_option,
-    list_names,
     mapping,
     message_option,
     pass_settings,
+    print_names,
     property_option,
     unset_option,
     when_option,
@@ -60,7 +60,7 @@ def namespace_list(settings: Settings, prefix: str, at: str | None) -> None:
     """List the namespaces, one name per line."""
     with settings.reader(at) as reader:
         found = reader.list_namespaces(prefix)
-    list_names(settings, found, [name.name for name in found], "no namespaces")
+    print_names(settings, found, [name.name for name in found], "no namespaces")
 
 
 @namespace.command("show")
@@ -106,7 +106,7 @@ def namespace_set(
     settings: Settings, name: str, pairs: tuple[tuple[str, str], ...], unset: tuple[str, ...], message: str
 ) -> None:
     """Set and remove properties of a namespace."""
-    values, keys = changes(pairs, unset)
+    values, keys = check_changes(pairs, unset)
     write(settings, message, f"updated namespace {name}", lambda to: to.update_namespace(name, values, keys))
 
 
@@ -134,7 +134,10 @@ def namespace_drop(settings: Settings, name: str, cascade: bool, message: str) -
 def namespace_undrop(
     settings: Settings, name: str, at: str | None, as_name: str | None, message: str
 ) -> None:
-    """Bring back a dropped namespace with its contents, as they were when it was dropped, or at --at."""
+    """Bring back a dropped namespace with its contents.
+
+    The contents are as they were when the namespace was dropped, or as at --at.
+    """
     new = (as_name or name,)
     write(
         settings,
@@ -179,7 +182,7 @@ def table_list(settings: Settings, namespace: str | None, prefix: str, long_: bo
         found = reader.list_tables(namespace, prefix)
         tables = reader.load_tables([(name.namespace, name.name) for name in found]) if long_ else []
     if not long_:
-        list_names(settings, found, [name.full_name for name in found], "no tables")
+        print_names(settings, found, [name.full_name for name in found], "no tables")
         return
     settings.out.document(
         [output.table_plain(each) for each in tables],
@@ -258,7 +261,7 @@ def table_create(
     """
     if bool(columns) == bool(like):
         raise click.UsageError("Give either --column (repeated) or --like FILE.parquet.")
-    schema = _parquet_schema(like) if like else pa.schema(columns)
+    schema = _read_parquet_schema(like) if like else pa.schema(columns)
     given = mapping(properties)
     known = columns_of_schema(schema)
     values = {
@@ -273,7 +276,7 @@ def table_create(
     )
 
 
-def _parquet_schema(path: str) -> pa.Schema:
+def _read_parquet_schema(path: str) -> pa.Schema:
     try:
         schema: pa.Schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
@@ -327,7 +330,9 @@ def table_import(
     sort_by: tuple[str, ...], unpartitioned: bool, append: bool, partition_types: tuple[pa.Field, ...],
     key: str | None, resume: str | None, message: str,
 ) -> None:  # fmt: skip
-    """Copy Parquet files, a Delta or an Iceberg table into a new table, in one commit.
+    """Import Parquet files, a Delta or an Iceberg table.
+
+    The rows are copied into a new table in one commit.
 
     PATH is a folder, a file, a pattern (in quotes), or a URL such as s3://bucket/path. The command prints an id. If it
     is interrupted, run it again with --resume and this id: it copies what is left, provided the source is unchanged.
@@ -342,7 +347,7 @@ def table_import(
     if unpartitioned and partition_by:
         raise click.UsageError("Give either --partition-by or --unpartitioned.")
     by = list(partition_by) if partition_by or unpartitioned else None
-    with settings.catalog() as catalog, output.progressing() as show:
+    with settings.catalog() as catalog, output.show_progress() as show:
 
         def begin(id: str) -> None:
             settings.out.note(f"import {id} began; to resume it after an interruption, add --resume {id}")
@@ -466,7 +471,7 @@ def table_set(
     retype_columns: tuple[tuple[str, str], ...], nullable: tuple[str, ...], required: tuple[str, ...],
     column_order: str | None, defaults: tuple[tuple[str, str], ...], no_defaults: tuple[str, ...], message: str,
 ) -> None:  # fmt: skip
-    """Set and remove properties of a table, and change its columns, in one step.
+    """Change properties and columns of a table in one step.
 
     Name a field of a struct by its path, such as address.zip. Types can only widen: int16 to int32 to int64, float
     to double, a decimal to more digits. Existing files are not rewritten; their rows are read with the new columns.
@@ -493,7 +498,7 @@ def table_set(
     for path in no_defaults:
         if path in texts:
             raise click.UsageError(f"{path!r} is in both --default and --no-default.")
-    values, keys = changes(pairs, unset, or_else=any(shape.values()) or bool(texts or no_defaults))
+    values, keys = check_changes(pairs, unset, or_else=any(shape.values()) or bool(texts or no_defaults))
 
     def update(to: Any) -> Any:
         given: dict[str, Any] = dict.fromkeys(no_defaults)
@@ -519,7 +524,10 @@ def _parse_column_type(text: str) -> pa.DataType:
 @message_option
 @pass_settings
 def table_rename(settings: Settings, name: str, new_name: str, message: str) -> None:
-    """Give a table another name, in the same or another namespace. The table keeps its id."""
+    """Rename a table.
+
+    The new name may be in another namespace. The table keeps its id.
+    """
     write(
         settings, message, f"renamed table {name} to {new_name}", lambda to: to.rename_table(name, new_name)
     )
@@ -531,7 +539,10 @@ def table_rename(settings: Settings, name: str, new_name: str, message: str) -> 
 @message_option
 @pass_settings
 def table_restore(settings: Settings, name: str, at: str, message: str) -> None:
-    """Restore the columns, rows and properties that a table had then. No data is copied."""
+    """Restore an older state of a table.
+
+    The table gets the columns, rows and properties of that version. No data is copied.
+    """
     write(settings, message, f"restored table {name}", lambda to: to.restore_table(name, at))
 
 
@@ -542,7 +553,10 @@ def table_restore(settings: Settings, name: str, at: str, message: str) -> None:
 @message_option
 @pass_settings
 def table_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
-    """Bring back a dropped table, as it was when it was dropped, or at --at."""
+    """Bring back a dropped table.
+
+    The table is as it was when it was dropped, or as at --at.
+    """
     new = as_name or name
     write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new, "table"))
 
@@ -580,7 +594,7 @@ def view_list(settings: Settings, namespace: str | None, prefix: str, at: str | 
     """List the views of NAMESPACE, or of all namespaces."""
     with settings.reader(at) as reader:
         found = reader.list_views(namespace, prefix)
-    list_names(settings, found, [name.full_name for name in found], "no views")
+    print_names(settings, found, [name.full_name for name in found], "no views")
 
 
 @view.command("show")
@@ -665,7 +679,7 @@ def view_replace(settings: Settings, /, name: str, message: str, **given: Any) -
 @message_option
 @pass_settings
 def view_rename(settings: Settings, name: str, new_name: str, message: str) -> None:
-    """Give a view another name, in the same or another namespace."""
+    """Rename a view. The new name may be in another namespace."""
     write(settings, message, f"renamed view {name} to {new_name}", lambda to: to.rename_view(name, new_name))
 
 
@@ -676,7 +690,10 @@ def view_rename(settings: Settings, name: str, new_name: str, message: str) -> N
 @message_option
 @pass_settings
 def view_undrop(settings: Settings, name: str, at: str | None, as_name: str | None, message: str) -> None:
-    """Bring back a dropped view, as it was when it was dropped, or at --at."""
+    """Bring back a dropped view.
+
+    The view is as it was when it was dropped, or as at --at.
+    """
     new = as_name or name
     write(settings, message, f"brought back {new}", lambda to: to.undrop(name, at, new, "view"))
 

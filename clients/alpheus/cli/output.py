@@ -484,7 +484,7 @@ def abandon_output() -> None:
 
 
 @contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
+def show_waiting(what: str) -> Iterator[None]:
     """Show on standard error what is going on and for how long, while the block runs.
 
     The line appears after a second, only on a terminal, and disappears at the end.
@@ -516,7 +516,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def progressing() -> Iterator[Callable[[str], None]]:
+def show_progress() -> Iterator[Callable[[str], None]]:
     """Give the block a function that shows a text on one line of standard error, replacing the text before.
 
     The line appears only on a terminal and disappears at the end.

@@ -22,9 +22,9 @@ from alpheus.cli.frame import (
     VersionsCommand,
     at_option,
     cli,
-    list_names,
     mapping,
     pass_settings,
+    print_names,
 )
 from alpheus.pipeline import declarations, positions
 from alpheus_journal.errors import NotFound
@@ -45,7 +45,7 @@ def pipeline_list(settings: Settings, prefix: str, at: str | None) -> None:
     """List the pipelines that ever ran, one name per line."""
     with settings.reader(at) as reader:
         found = reader.list_pipelines(prefix)
-    list_names(settings, found, [name.name for name in found], "no pipelines")
+    print_names(settings, found, [name.name for name in found], "no pipelines")
 
 
 @pipeline.command("show")
@@ -53,13 +53,16 @@ def pipeline_list(settings: Settings, prefix: str, at: str | None) -> None:
 @at_option
 @pass_settings
 def pipeline_show(settings: Settings, name: str, at: str | None) -> None:
-    """Show the jobs of a pipeline: state, position, inputs, outputs, and the error of a parked job."""
+    """Show the jobs of a pipeline.
+
+    For each job: state, position, inputs, outputs, and the error if it is parked.
+    """
     with settings.reader(at) as reader:
         found = reader.load_pipeline(name)
     settings.out.document(found, output.pipeline_text(found))
 
 
-def _declared_pipeline(reference: str) -> declared.Pipeline:
+def _import_pipeline(reference: str) -> declared.Pipeline:
     """Import the pipeline that MODULE:OBJECT names. The working directory is searched first."""
     name, colon, attribute = reference.partition(":")
     if not colon or not name or not attribute:
@@ -88,12 +91,12 @@ def _find_name(catalog: Catalog, reference: str) -> str:
         try:
             catalog.load_pipeline(reference)
         except NotFound:
-            return _declared_pipeline(reference).name
+            return _import_pipeline(reference).name
     return reference
 
 
 @contextlib.contextmanager
-def _lake(settings: Settings, name: str) -> Iterator[Any]:
+def _open_lake(settings: Settings, name: str) -> Iterator[Any]:
     """Open the catalog with a Spark session of this process. Nothing else in the command line uses Spark."""
     try:
         from alpheus.spark import SparkCatalog, session
@@ -102,7 +105,7 @@ def _lake(settings: Settings, name: str) -> Iterator[Any]:
             f"Spark is not installed ({error.name} is missing): run pip install 'alpheus[spark]'"
         ) from error
     with settings.catalog() as catalog:
-        with output.waiting("starting Spark"):
+        with output.show_waiting("starting Spark"):
             spark = session(name)
         try:
             yield SparkCatalog(spark, catalog)
@@ -183,9 +186,9 @@ def pipeline_run(
       alpheus pipeline run marts.daily:mart --param day=2026-03-01
     """
     given = mapping(params)
-    found = _declared_pipeline(reference)
+    found = _import_pipeline(reference)
     chosen = _check_jobs(found, jobs)
-    with _lake(settings, found.name) as lake:
+    with _open_lake(settings, found.name) as lake:
         results = found.run(lake, given, full_refresh, chosen, **_given_flags(adopt, from_now))
     states = {result.state for result in results}
     status = (
@@ -215,15 +218,15 @@ def pipeline_serve(
     adopt: bool,
     from_now: bool,
 ) -> None:
-    """Call a pipeline's jobs whenever their inputs change, until SIGTERM. Needs Spark.
+    """Call jobs whenever their inputs change. Needs Spark.
 
-    Prints one line for each run that committed and each job that was parked. SIGTERM lets the current run finish; the
-    exit status is then 0. A second SIGTERM abandons the run; no data is lost.
+    Runs until SIGTERM. Prints one line for each run that committed and each job that was parked. SIGTERM lets the
+    current run finish; the exit status is then 0. A second SIGTERM abandons the run; no data is lost.
     """
     given = mapping(params)
-    found = _declared_pipeline(reference)
+    found = _import_pipeline(reference)
     chosen = _check_jobs(found, jobs)
-    with _lake(settings, found.name) as lake:
+    with _open_lake(settings, found.name) as lake:
         found.serve(
             lake,
             given,
@@ -250,7 +253,7 @@ def pipeline_status(settings: Settings, reference: str) -> int:
     Example
       alpheus pipeline status marts.daily:mart
     """
-    found = _declared_pipeline(reference) if ":" in reference else None
+    found = _import_pipeline(reference) if ":" in reference else None
     with settings.catalog() as catalog:
         listed = found.status(catalog) if found is not None else positions.status(catalog, reference)
     status = output.FAILED if any(each.state == "parked" for each in listed) else output.DONE
@@ -264,9 +267,9 @@ def pipeline_status(settings: Settings, reference: str) -> int:
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeatable.")
 @pass_settings
 def pipeline_resume(settings: Settings, reference: str, jobs: tuple[str, ...]) -> int:
-    """Unpark a pipeline's jobs, so that they continue at their positions.
+    """Unpark a pipeline's jobs.
 
-    The exit status is 99 if none of them is parked.
+    The jobs continue at their positions. The exit status is 99 if none of them is parked.
     """
     with settings.catalog() as catalog:
         name = _find_name(catalog, reference)
@@ -305,7 +308,7 @@ def pipeline_adopt(settings: Settings, reference: str, jobs: tuple[str, ...]) ->
     with settings.catalog() as catalog:
         name = _find_name(catalog, reference)
         if ":" in reference and name != reference:
-            found = _declared_pipeline(reference)
+            found = _import_pipeline(reference)
             commit = found.adopt(catalog, _check_jobs(found, jobs))
         else:
             commit = declarations.open_all(catalog, name, jobs or None)
@@ -323,10 +326,10 @@ def pipeline_adopt(settings: Settings, reference: str, jobs: tuple[str, ...]) ->
 )
 @pass_settings
 def pipeline_rename(settings: Settings, old: str, new: str, jobs: tuple[tuple[str, str], ...]) -> None:
-    """Rename a pipeline and its jobs, with their positions, in one commit.
+    """Rename a pipeline and its jobs.
 
-    Use this when the names change in the code: under a new name without a position, a job would start from the
-    beginning. To rename only jobs, give the pipeline's name twice.
+    Their positions are renamed too, in one commit. Use this when the names change in the code: under a new name without
+    a position, a job would start from the beginning. To rename only jobs, give the pipeline's name twice.
 
     \b
     Examples
@@ -344,7 +347,9 @@ def pipeline_rename(settings: Settings, old: str, new: str, jobs: tuple[tuple[st
 @click.option("--job", "jobs", multiple=True, metavar="NAME", help="Only this job. Repeatable.")
 @pass_settings
 def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str, ...]) -> int:
-    """Restore a pipeline's outputs and positions to what they were at a version or time, in one commit.
+    """Restore outputs and positions to an older state.
+
+    One commit restores the outputs and positions of a pipeline to what they were at a version or time.
 
     Version -1 is the head, -2 the version before it.
 

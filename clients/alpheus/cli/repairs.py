@@ -59,7 +59,7 @@ def repair(settings: Settings, accept_head: bool, times: bool, dry_run: bool, ye
 async def _repair(settings: Settings, url: str, asked: repairs.Asked, dry_run: bool, yes: bool) -> int:
     storage = await asyncio.to_thread(open_storage, url)
     try:
-        with output.waiting("looking"):
+        with output.show_waiting("looking"):
             plan = repairs.plan(await repairs.survey(storage), asked)
         if dry_run or not plan.steps:
             return _show(settings, plan, None)
@@ -80,7 +80,7 @@ async def _confirm(settings: Settings, plan: repairs.Plan, yes: bool) -> None:
 
 
 async def _carry_out(settings: Settings, storage: Storage, plan: repairs.Plan) -> int:
-    with output.waiting("repairing"):
+    with output.show_waiting("repairing"):
         done = await repairs.carry_out(storage, plan, principal=claimed_principal())
     return _show(settings, plan, done)
 

@@ -82,10 +82,10 @@ def _read_pieces(scan: Scan) -> Iterator[list[dict[str, Any]]]:
 @at_option
 @pass_settings
 def table_explain(settings: Settings, name: str, where: str | None, at: str | None) -> None:
-    """Show which files a read of a table opens, which it skips, and why.
+    """Show which files a read of a table opens.
 
-    In JSON, row_count is the number of rows in the files to open. exact_count is the number of rows that the read
-    returns, or null if only reading the files can tell.
+    It also shows which files the read skips, and why. In JSON, row_count is the number of rows in the files to open.
+    exact_count is the number of rows that the read returns, or null if only reading the files can tell.
     """
     with settings.catalog() as catalog:
         scan = catalog.scan(name, at, where)
@@ -114,7 +114,10 @@ def table_explain(settings: Settings, name: str, where: str | None, at: str | No
 def table_compact(
     settings: Settings, name: str, target_size: int | None, dry_run: bool, message: str
 ) -> None:
-    """Merge small files of a table, and rewrite files without their deleted rows. Readers see the same rows."""
+    """Merge small files of a table.
+
+    Files with deleted rows are rewritten without them. Readers see the same rows.
+    """
     if not dry_run:
         write(settings, message, f"compacted table {name}", lambda to: to.compact(name, target_size))
         return

@@ -27,7 +27,7 @@ def subscription() -> None:
 @click.option("--prefix", default="", help="Only names that begin with this.")
 @pass_settings
 def subscription_list(settings: Settings, prefix: str) -> None:
-    """List the subscriptions, with the position and the consumer of each."""
+    """List the subscriptions with positions and consumers."""
     with settings.catalog() as catalog:
         found = catalog.admin.subscriptions.list(prefix)
     rows = [

@@ -239,7 +239,10 @@ def dropped(settings: Settings, namespace: str | None, count: int | None) -> Non
 
 @cli.group()
 def transaction() -> None:
-    """Manage transactions that a program saved so that another program can continue them."""
+    """Manage saved transactions.
+
+    A program can save a transaction so that another program continues it.
+    """
 
 
 @transaction.command("list")

@@ -88,7 +88,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     module = type(sys)("fake_marts")
     monkeypatch.setitem(sys.modules, "fake_marts", module)
-    monkeypatch.setattr(cli.pipelines, "_lake", lake)
+    monkeypatch.setattr(cli.pipelines, "_open_lake", lake)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return module
 
