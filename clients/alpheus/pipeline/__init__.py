@@ -22,6 +22,16 @@ How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt
 commits. `declare` holds what users write, `jobs` the values of it, `positions` how far jobs are, `declarations` the
 tables that jobs are recorded with, and `outputs` who wrote the rows that jobs would overwrite.
 
+**An older version.** With `max_versions` a run reads an older version than the one that its transaction begins at.
+Inputs are read there. Outputs, and own outputs among the inputs, are read at the begin version: otherwise a job that
+looks up what it wrote would miss its own last run, which committed above the inputs' version.
+
+**The lease** is held for a run, not for a process, so several processes share a pipeline's jobs. It is a plain object
+on storage, not an entry of the catalog: claims would cost two more commits a run.
+
+**A rewind** works from the log alone. It restores the tables that were written by transactions which moved the jobs'
+positions since. `appends` leaves out rows that came in and were taken back by it, so later stages continue after it.
+
 The properties of a run's transaction record the lineage of its outputs:
 
     alpheus.pipeline, alpheus.job      the pipeline and the job that ran

@@ -1,0 +1,22 @@
+"""How do rows get into data files and out of them? Nothing here knows a transaction.
+
+    plan             which data files a read opens, and what is left to do with the rows of each; pure
+    scan             a planned read: Arrow, pandas or polars, whole or batch by batch
+    file_reader      reads the rows of data files, as a plan says
+    manifest_files   the files of manifest segments, remembered
+    merge_sorted     rows in a table's sort order, merged from sorted files
+    rows             writes rows: Parquet files and one manifest segment
+    file_writer      Arrow batches into Parquet files
+    cast             data of people and of files, fitted to a table's columns
+    layouts          the many layouts of Arrow into the plain ones; pure
+    partition_sort   rows ordered by partition and sort key
+    foreign_file     a Parquet file that another system wrote
+    repeating        ids and names that are the same when the same work is done again
+
+**Fields are matched by id**, never by name or place: a column may be renamed, dropped and added again under its name,
+and files of every schema id remain readable.
+
+**A planned file** is read only where it can hold a wanted row. Partition values, bounds of columns and delete
+predicates decide this in `plan`; inside a file, Parquet's row groups are skipped likewise. Bounds of floats count
+only where the writer counted NaN. Arrow, Spark and `explain` go by one plan.
+"""
