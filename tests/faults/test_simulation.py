@@ -249,7 +249,7 @@ class Hasty(Publisher):
 
     async def settle(self, deadline_millis: int | None) -> bool:
         with contextlib.suppress(AlpheusError):
-            await self.follower.refresh()
+            await self._follower.refresh()
         self._unsettled = None
         return False
 
