@@ -127,7 +127,10 @@ def test_every_use_is_declared_and_every_point_is_used() -> None:
     for package in ("journal/alpheus_journal", "daemon/alpheus_daemon", "clients/alpheus"):
         for path in (ROOT / package).rglob("*.py"):
             text = path.read_text()
-            if re.search(r"^(?:from|import) .*\bfailpoints\b", text, re.MULTILINE) and path.name != "failpoints.py":
+            if (
+                re.search(r"^(?:from|import) .*\bfailpoints\b", text, re.MULTILINE)
+                and path.name != "failpoints.py"
+            ):
                 assert call.search(text) or "testing" in path.parts, f"{path} imports failpoints and has none"
                 names = {
                     name
