@@ -5,4 +5,6 @@
     execute_rule       one row an operation class: what executes it, and what it reads
     checks             lookups and checks that many operations share
     dropped_counters   how far the counters of dropped tables got
+
+An operation changes nothing that others see before it has ended: a failing one leaves the workspace as it was.
 """
