@@ -1,6 +1,7 @@
-"""A consumer of a durable subscription: it waits for its turn, claims, follows the log and gives signs of life.
+"""A consumer of a durable subscription: it waits for its turn, claims the subscription, follows the log and writes
+signs of life.
 
-Events come at least once, and within one turn in order.
+Each event is delivered at least once. Within one turn, events are delivered in order.
 """
 
 from __future__ import annotations
@@ -45,16 +46,19 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.wire import positions as rules
 
 LEAVE_SECONDS_MAX = 5.0
-"""For saying that the turn is over."""
+"""How long `close` tries to release the turn."""
 
 
 class AsyncSubscription(AsyncClosing):
     """A consumer of a durable subscription: an asynchronous iterator of events, and a context manager.
 
-    It stands by until it is its turn; leaving the block gives the turn to the next one. What was delivered and not
-    acknowledged comes again to whoever is next. When another consumer took over (this one was silent for the lease),
-    iterating and acknowledging raise Conflict (`subscription_claimed`), which names it; NotFound (`no_subscription`)
-    when the subscription was deleted; Expired when events that were not acknowledged are gone.
+    The consumer stands by until it is its turn, and leaving the block gives the turn to the next consumer. Events that
+    were delivered but not acknowledged are delivered again in the next turn. Iterating and acknowledging raise
+
+    - Conflict (`subscription_claimed`), which names the other consumer, when another consumer took over because this
+      one was silent for the lease;
+    - NotFound (`no_subscription`) when the subscription was deleted;
+    - Expired when events that were not acknowledged have expired.
     """
 
     def __init__(
@@ -72,24 +76,30 @@ class AsyncSubscription(AsyncClosing):
         self._monotonic = monotonic
         self._sleep = sleep
         self._holder = f"{session.principal[:200]}, process {os.getpid()}, {session.identities.uuid4()[:8]}"
-        self._id = ""  # of the subscription; empty: not looked up yet
-        self._definition: SubscriptionDef | None = None  # of the own turn
-        self._claimed_path = ""  # of the position that the last claim drew
+        self._id = ""  # the subscription's id; empty until it is looked up
+        self._definition: SubscriptionDef | None = (
+            None  # the entry as this consumer claimed it, during its turn
+        )
+        self._claimed_path = ""  # path of the position that the last claim chose
         self._filter = EventFilter()
         self._stream: AsyncGenerator[answers.Event | answers.Progress, None] | None = None
-        self._next: asyncio.Task[answers.Event | answers.Progress | None] | None = None  # of the stream
+        self._next: asyncio.Task[answers.Event | answers.Progress | None] | None = (
+            None  # reads the stream's next item
+        )
         self._signs: asyncio.Task[None] | None = None
-        self._turn_ended: asyncio.Future[None] | None = None  # done when the turn is lost
+        self._turn_ended: asyncio.Future[None] | None = (
+            None  # done when the turn is lost; None before it begins
+        )
         self._failure: AlpheusError | None = None
         self._closed = False
         self._iterating = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._beat = 0
         self._written_at = 0.0
-        self._position = (0, "")  # (next version, token) to be acknowledged
-        self._written = 0  # next version that the last acknowledgement said
-        self._delivered = -1  # version of the last event that was handed out
-        self._reached = (0, "")  # (next version, token): how far the stream has been looked at
+        self._position = (0, "")  # (next version, token) that the next acknowledgement stores
+        self._written = 0  # next version that the last acknowledgement stored
+        self._delivered = -1  # version of the last event that the reader got
+        self._reached = (0, "")  # (next version, token): how far the stream has been read
 
     @property
     def name(self) -> str:
@@ -97,17 +107,18 @@ class AsyncSubscription(AsyncClosing):
 
     @property
     def holder(self) -> str:
-        """How this consumer calls itself when it takes its turn."""
+        """The name that this consumer writes into the entry when it takes its turn."""
         return self._holder
 
     @property
     def epoch(self) -> int:
-        """Of its turn; 0 while it stands by."""
+        """The epoch of this consumer's turn; 0 while the consumer stands by."""
         return self._definition.epoch if self._definition else 0
 
     @property
     def position(self) -> int | None:
-        """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
+        """The version up to which every event was acknowledged, as far as this consumer knows. None means that no event
+        was, or that it is not this consumer's turn."""
         return self._position[0] - 1 if self._definition and self._position[0] else None
 
     async def __aenter__(self) -> Self:
@@ -126,23 +137,24 @@ class AsyncSubscription(AsyncClosing):
                 item = await self._next_item()
                 found = await self._take_item(item)
                 event = None if found is None else event_of(found)
-                # Only now: who is cancelled before finds it again, and what cannot be read is not passed over.
+                # Forget the item only now: a caller cancelled earlier gets it next time, and an item that cannot be
+                # decoded is not skipped.
                 self._next = None
                 if event is not None:
                     return event
 
     async def wait_active(self) -> None:
-        """Stand by until it is this consumer's turn."""
+        """Return once it is this consumer's turn."""
         async with self._iterating:
             self._check()
             if self._turn_ended is None:
                 await self._stand_by()
 
     async def acknowledge(self, event: Event) -> None:
-        """This event and all before it are done: they do not come again to whoever is next.
+        """Store that this event and all before it are done, so that the next consumer does not get them again.
 
-        It is stored when this returns. Conflict (`subscription_claimed`) when it is another's turn: nothing was
-        stored, and the event comes again there.
+        The acknowledgement is stored when this returns. Raises Conflict (`subscription_claimed`) when it is another
+        consumer's turn: nothing was stored, and that consumer gets the event again.
         """
         self._check()
         if not isinstance(event, Event) or event.version > self._delivered:
@@ -152,13 +164,15 @@ class AsyncSubscription(AsyncClosing):
         await self._write(at_least=event.version + 1)
 
     async def close(self) -> None:
-        """Leave: the next consumer goes on at once, behind what was acknowledged. Idempotent."""
+        """Give up the turn. The next consumer continues immediately, behind the last acknowledged event. Idempotent."""
         if self._closed:
             return
         self._closed = True
         await self._stop()
         if self._definition is not None and self._failure is None:
-            with contextlib.suppress(AlpheusError, TimeoutError):  # then the lease has to run out
+            with contextlib.suppress(
+                AlpheusError, TimeoutError
+            ):  # the next consumer then waits for the lease to end
                 async with asyncio.timeout(LEAVE_SECONDS_MAX):
                     await self._write(released=True)
 
@@ -173,7 +187,7 @@ class AsyncSubscription(AsyncClosing):
             )
 
     async def _open(self) -> None:
-        """Make sure that the subscription is there and is the one asked for."""
+        """Make sure that the subscription exists and has the terms that this consumer asks for."""
         self._check()
         definition = await open_entry(self._session, self._name, self._terms)
         self._id = definition.id
@@ -202,25 +216,29 @@ class AsyncSubscription(AsyncClosing):
             path = fmt.position_path(self._session.identities.uuid4())
             mine = rules.claim(self._name, definition, found, holder=self._holder, position_path=path)
             self._claimed_path = path
-            with contextlib.suppress(Conflict, OutcomeUnknown):  # the entry says who has it
+            with contextlib.suppress(
+                Conflict, OutcomeUnknown
+            ):  # the next round reads from the entry who has the turn
                 await self._session.commit_operation(mine, version)
 
     async def _begin_turn(self, definition: SubscriptionDef, found: tuple[Position | None, ...]) -> bool:
-        """It is our turn, unless somebody took it meanwhile. `found` was read after the claim: what the epoch before
-        acknowledged until then counts."""
+        """Begin the turn. Return False when another consumer has claimed the subscription meanwhile.
+
+        `found` was read after the claim, so acknowledgements of the previous epoch count up to that moment.
+        """
         self._definition = definition
         self._position = self._reached = rules.newest(definition, found)
         self._written = 0
         self._beat = 0
         self._delivered = -1
         try:
-            await self._write()  # cancelled or failed here: it begins anew with the next call
+            await self._write()  # after a cancellation or a failure here the next call begins the turn again
         except Conflict:
-            # Its turn never began: it stands by again.
+            # The turn never began: stand by again.
             self._definition = self._failure = None
             self._claimed_path = ""
             return False
-        if self._closed:  # meanwhile; nobody else would give the turn back
+        if self._closed:  # `close` ran meanwhile, and only this call can give the turn back
             with contextlib.suppress(AlpheusError):
                 await self._write(released=True)
             self._check()
@@ -230,7 +248,7 @@ class AsyncSubscription(AsyncClosing):
         return True
 
     async def _send_signs(self) -> None:
-        """Write the position so often that nobody takes this consumer for gone."""
+        """Write the position often enough that no other consumer believes this one dead."""
         assert self._definition is not None
         interval = self._definition.lease_millis / 1000 / rules.SIGNS_IN_LEASE
         pause = interval
@@ -244,13 +262,13 @@ class AsyncSubscription(AsyncClosing):
                 await self._write()
                 pause = interval
             except (Unavailable, Exhausted, OutcomeUnknown):
-                pause = interval / 4  # whoever reads events is told in his own time
+                pause = interval / 4  # the reader meets the outage itself when it reads or acknowledges
             except AlpheusError as error:
                 self._end_turn(error)
                 return
 
     def _end_turn(self, error: AlpheusError) -> None:
-        """The turn is over; the iterator and acknowledgements raise this from now on."""
+        """End the turn. The iterator and acknowledgements raise `error` from now on."""
         if self._failure is None:
             self._failure = error
         if self._turn_ended is not None and not self._turn_ended.done():
@@ -267,14 +285,16 @@ class AsyncSubscription(AsyncClosing):
             await stream.aclose()
 
     async def _write(self, *, at_least: int = 0, released: bool = False) -> None:
-        """Store how far this epoch is, and by that a sign of life. Nothing when `at_least` is stored already."""
+        """Store how far this epoch is, which is also a sign of life. Do nothing when `at_least` is stored already."""
         async with self._writing:
             if self._failure is not None:
                 raise self._failure
             if at_least and self._written >= at_least:
                 return
             if self._delivered < self._position[0] < self._reached[0]:
-                self._position = self._reached  # nothing is open: what did not match counts as done
+                self._position = (
+                    self._reached
+                )  # every delivered event is acknowledged: events read past count as done
             assert self._definition is not None
             self._beat += 1
             position = Position(
@@ -299,7 +319,7 @@ class AsyncSubscription(AsyncClosing):
     # -- events
 
     async def _next_item(self) -> answers.Event | answers.Progress:
-        """The next of the stream. A caller that is cancelled loses none."""
+        """Return the stream's next item. When the caller is cancelled, the next call returns the same item."""
         if self._next is None:
             if self._stream is None:
                 self._stream = self._follow()
@@ -310,12 +330,12 @@ class AsyncSubscription(AsyncClosing):
         if self._failure is not None:
             await self._stop()
             raise self._failure
-        self._check()  # it may have been closed meanwhile, and what it waited for cancelled
+        self._check()  # `close` may have run meanwhile and cancelled the task
         try:
             item = self._next.result()
         except Expired as error:
             error.hint = (
-                f"the oldest version that is kept is {error.oldest}: read the catalog there, then"
+                f"read the catalog at version {error.oldest}, the oldest that is kept, then call"
                 f" admin.subscriptions.reset({self._name!r}, after={error.oldest})"
             )
             self._end_turn(error)
@@ -331,7 +351,7 @@ class AsyncSubscription(AsyncClosing):
     def _follow(self) -> AsyncGenerator[answers.Event | answers.Progress, None]:
         assert self._definition is not None
         next_version, token = self._position
-        also = frozenset({fmt.subscription_name(self._name)})  # to see another's claim
+        also = frozenset({fmt.subscription_name(self._name)})  # to notice the claim of another consumer
         return events_with_progress(
             self._session,
             after=token or (next_version - 1 if next_version else None),
@@ -342,7 +362,7 @@ class AsyncSubscription(AsyncClosing):
         )
 
     async def _take_item(self, item: answers.Event | answers.Progress) -> answers.Event | None:
-        """The event as its reader gets it; None: a mark, or something else."""
+        """Return the event that the reader gets, or None when the item is a mark or does not match the filter."""
         if not self._reached[0] and item.version:
             await self._check_beginning()
         found = None
@@ -357,21 +377,23 @@ class AsyncSubscription(AsyncClosing):
         return found
 
     async def _check_beginning(self) -> None:
-        """All that was kept was asked for: whether that began with version 0. Asked after the stream was, so that
-        nothing can have gone in between."""
+        """Raise Expired unless the events from version 0 on are kept, which this subscription begins with.
+
+        Call this after the stream has yielded its first item, so that no event can expire between the two.
+        """
         info = await self._session.info()
         if info.oldest_version:
             error = Expired(
                 f"subscription {self._name} begins with version 0, which has expired;"
-                f" the oldest that is kept is {info.oldest_version}",
+                f" the oldest version that is kept is {info.oldest_version}",
                 oldest=info.oldest_version,
-                hint=f"admin.subscriptions.reset({self._name!r}, after={info.oldest_version})",
+                hint=f"call admin.subscriptions.reset({self._name!r}, after={info.oldest_version})",
             )
             self._end_turn(error)
             raise error
 
     async def _check_turn(self) -> None:
-        """Somebody changed the entry."""
+        """Raise, and end the turn, when a change of the entry took the turn from this consumer."""
         assert self._definition is not None
         error: AlpheusError | None = None
         try:
@@ -390,7 +412,7 @@ class AsyncSubscription(AsyncClosing):
 
 
 def check_running(consumer: AsyncSubscription) -> None:
-    """Raises what ended the consumer, if anything did."""
+    """Raise the error that ended the consumer, if one did."""
     consumer._check()
 
 

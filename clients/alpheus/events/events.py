@@ -1,7 +1,7 @@
 """The log as a client reads it: events that resume by themselves, and recorded transactions.
 
-A stream may break at any moment (a daemon restarts, a slow reader is cut off, storage hiccups). It goes on
-after the last version that was delivered, so that the reader sees no gap and nothing twice.
+A stream may break at any moment: a daemon restarts, a slow reader is cut off, a request to storage fails. The stream
+then resumes after the last version that it delivered, so that the reader sees no gap and no event twice.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from alpheus_pb.v1 import actions_pb2
 T = TypeVar("T")
 
 After = int | str | None
-"""A position in the log: the last version already seen, an `Event.token`, or None: all that is kept."""
+"""A position in the log: the last version already seen, or an `Event.token`. None means before all that is kept."""
 
 
 def parse_after(after: After) -> int | str | None:
-    """A version or a token. InvalidInput (`bad_version`, `bad_token`) for what is neither."""
+    """Return the position, checked. Raises InvalidInput (`bad_version`, `bad_token`)."""
     if after is None:
         return None
     if isinstance(after, str):
@@ -56,18 +56,21 @@ def parse_after(after: After) -> int | str | None:
 
 
 def parse_bound(what: str, version: int | None) -> int | None:
-    """A version that bounds what is looked at; `what`: the argument's name. InvalidInput (`bad_version`)."""
+    """Return a version that bounds a read of the log, checked. Raises InvalidInput (`bad_version`).
+
+    `what` is the name of the argument, for the error.
+    """
     return None if version is None else _check_version(what, version)
 
 
 def _check_version(what: str, version: int) -> int:
     if isinstance(version, bool) or not isinstance(version, int):
-        raise InvalidInput(f"{what}={version!r} is no version", kind="bad_version")
+        raise InvalidInput(f"{what}={version!r} is not a version", kind="bad_version")
     if version < 0:
         raise InvalidInput(
-            f"{what}={version}: a bound of the log does not count from the head, as a version to read does",
+            f"{what}={version}: unlike a version to read, a bound of the log does not count from the head",
             kind="bad_version",
-            hint="give its number; catalog.at(-2).version tells that of -2",
+            hint="give the version's number; catalog.at(-2).version returns the number of -2",
         )
     if not 0 <= version < fmt.VERSION_MAX_EXCLUSIVE:
         raise InvalidInput(f"{what}={version} is outside 0 to 2^32 - 1", kind="bad_version")
@@ -84,21 +87,23 @@ def filter_of(
     kinds: str | Iterable[str] | None,
     actions: str | Iterable[str] | None = None,
 ) -> EventFilter:
-    """The filter that a user gave. Text with `*` or `?` among the names is a pattern; a tuple never is. InvalidInput
-    for a kind or an action that there is not."""
+    """Return the filter for a user's arguments. Raises InvalidInput for an unknown kind or action.
+
+    A text among `names` that contains `*` or `?` is a pattern; a tuple is always a name.
+    """
     labels = {kind.label: kind for kind in Kind}
     wanted = words("kinds", kinds)
     for label in wanted:
         if label not in labels:
             raise InvalidInput(
-                f"kinds: there is no kind {label!r}", hint=f"one of {', '.join(sorted(labels))}"
+                f"kinds: there is no kind {label!r}", hint=f"use one of {', '.join(sorted(labels))}"
             )
     types = [text.upper() for text in words("actions", actions)]
     for type_name in types:
         if type_name not in _ACTIONS:
             raise InvalidInput(
                 f"actions: there is no action {type_name[:80]!r}",
-                hint=f"one of {', '.join(sorted(_ACTIONS))}",
+                hint=f"use one of {', '.join(sorted(_ACTIONS))}",
             )
     if isinstance(names, str | TableName | ViewName):
         names = (names,)
@@ -123,7 +128,7 @@ def _full_name(name: Name) -> str:
 
 
 def _as_generator(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """Every `Access` streams with generators; closing one frees what it holds at the other end."""
+    """Return the stream as the generator that it is in every `Access`. Closing it frees what the other end holds."""
     return cast("AsyncGenerator[T, None]", stream)
 
 
@@ -136,7 +141,7 @@ async def events(
     filter: EventFilter,
     details: bool,
 ) -> AsyncGenerator[Event, None]:
-    """Events for users, in order, no gap, none twice; see `events_with_progress`."""
+    """Stream events for users, in order, without a gap or a duplicate; see `events_with_progress`."""
     stream = stored_events(session, after=after, until=until, follow=follow, filter=filter, details=details)
     async with aclosing(stream):
         async for event in stream:
@@ -152,7 +157,7 @@ async def stored_events(
     filter: EventFilter,
     details: bool,
 ) -> AsyncGenerator[answers.Event, None]:
-    """The same events with their operations as classes, for our own feeds."""
+    """Stream the same events for our own feeds, with operations as classes."""
     stream = events_with_progress(
         session, after=after, until=until, follow=follow, filter=filter, details=details
     )
@@ -171,17 +176,17 @@ async def events_with_progress(
     filter: EventFilter,
     details: bool,
 ) -> AsyncGenerator[answers.Event | answers.Progress, None]:
-    """Events in order, no gap, none twice, and marks of how far the stream is.
+    """Stream events in order, without a gap or a duplicate, and marks of how far the stream has come.
 
-    A broken stream is resumed: with `follow` for ever, else while a break lasts no longer than the timeout.
-    Expired, InvalidInput and the like end it.
+    A broken stream is resumed: with `follow` for ever, otherwise while a break lasts no longer than the timeout.
+    Errors that a retry cannot cure, such as Expired and InvalidInput, end the stream.
     """
     if until is None and not follow:
-        # The end is the head of now, also for a stream that breaks and is resumed later.
+        # The stream ends at the present head, even if it breaks and is resumed later.
         until = (await session.resolve(None)).version
         position = answers.parse_token(after)[1] if isinstance(after, str) else after
         if position is not None and position > until:
-            until = None  # `Access.events` knows what is wrong with it
+            until = None  # `Access.events` refuses the position and says why
     attempts = session.retry_policy.start()
     attempts.note_progress()
     while True:
@@ -196,7 +201,7 @@ async def events_with_progress(
                     session.note(item.token)
                     attempts.note_progress()
                     yield item
-                    # The reader's own pace is no break of the stream.
+                    # Time that the reader spends on an item does not count as a break of the stream.
                     attempts.note_progress()
             if not follow or until is not None:
                 return
@@ -209,8 +214,11 @@ async def events_with_progress(
 async def _restart_on_break(
     session: Session, start: Callable[[], AsyncIterator[T]]
 ) -> AsyncGenerator[T, None]:
-    """A stream that is started again when it breaks, while a break lasts no longer than the timeout. What `start` gives
-    anew comes anew."""
+    """Stream what `start()` yields, and call `start` again when its stream breaks.
+
+    The error of a break is raised when the break lasts longer than the timeout. After a restart, items that `start()`
+    yields again are delivered again.
+    """
     attempts = session.retry_policy.start()
     while True:
         session.check_open()
@@ -219,7 +227,7 @@ async def _restart_on_break(
                 async for item in stream:
                     attempts.note_progress()
                     yield item
-                    # The reader's own pace is no break of the stream.
+                    # Time that the reader spends on an item does not count as a break of the stream.
                     attempts.note_progress()
             return
         except AlpheusError as error:
@@ -230,7 +238,7 @@ async def _restart_on_break(
 async def log(
     session: Session, *, name: ObjectName | None, after: int | None, until: int | None
 ) -> AsyncGenerator[LogEntry, None]:
-    """Recorded transactions for users, newest first; see `stored_log`."""
+    """Stream recorded transactions for users, newest first; see `stored_log`."""
     async with aclosing(stored_log(session, name=name, after=after, until=until)) as entries:
         async for entry in entries:
             yield log_entry_of(entry)
@@ -239,8 +247,10 @@ async def log(
 async def stored_log(
     session: Session, *, name: ObjectName | None, after: int | None, until: int | None
 ) -> AsyncGenerator[answers.LogEntry, None]:
-    """Recorded transactions, newest first; a broken stream is resumed while the timeout lasts."""
-    delivered: set[str] = set()  # of the version `until`, after a break
+    """Stream recorded transactions, newest first. A broken stream is resumed while the timeout lasts."""
+    delivered: set[str] = (
+        set()
+    )  # ids of version `until` that the reader has; after a break that version comes again
     entries = _restart_on_break(session, lambda: session.access.log(name=name, after=after, until=until))
     async with aclosing(entries):
         async for entry in entries:
@@ -252,7 +262,8 @@ async def stored_log(
 
 
 async def stream_dropped(session: Session, namespace: str | None) -> AsyncGenerator[Dropped, None]:
-    """Last dropped first, each object once; a break starts it again after what was delivered."""
+    """Stream dropped objects, each once, the last dropped first. After a break the stream resumes behind the object
+    that it delivered last."""
     known: set[ObjectName] = set()
     items = _restart_on_break(session, lambda: session.access.dropped(namespace=namespace))
     async with aclosing(items):
@@ -263,7 +274,7 @@ async def stream_dropped(session: Session, namespace: str | None) -> AsyncGenera
 
 
 async def list_saved(session: Session) -> list[SavedTransaction]:
-    """What is saved, oldest first."""
+    """Return the saved transactions, oldest first."""
 
     async def attempt() -> list[SavedTransaction]:
         async with aclosing(_as_generator(session.access.saved_transactions())) as stream:
@@ -274,8 +285,8 @@ async def list_saved(session: Session) -> list[SavedTransaction]:
 
 
 async def diff(session: Session, before: At, after: At, *, details: bool) -> AsyncGenerator[Change, None]:
-    """What differs between two versions, fixed when the stream begins; a break starts it again after what was
-    delivered."""
+    """Stream the differences between two versions, which are resolved once, when the stream begins. After a break the
+    stream resumes behind the difference that it delivered last."""
     first = (await session.resolve(before)).version
     last = (await session.resolve(after)).version
     seen = delivered = 0
@@ -295,7 +306,7 @@ async def diff(session: Session, before: At, after: At, *, details: bool) -> Asy
 
 
 async def check_unopened(url: str, after: int | None) -> CheckReport:
-    """Every invariant of what lies under a storage URL, though it may not open."""
+    """Verify every invariant of the catalog under a storage URL, even when that catalog cannot be opened."""
     storage = await asyncio.to_thread(open_storage, url)
     try:
         return await _gather_report(check_storage(storage, after=after))
@@ -323,7 +334,7 @@ async def _gather_report(stream: AsyncIterator[answers.Finding | answers.CheckSu
 
 
 async def check(session: Session, after: int | None) -> CheckReport:
-    """Every invariant, from the beginning again when the stream breaks."""
+    """Verify every invariant. When the stream breaks, the check restarts from the beginning."""
 
     async def attempt() -> CheckReport:
         return await _gather_report(session.access.check(after=after))
@@ -339,5 +350,6 @@ async def check(session: Session, after: int | None) -> CheckReport:
 
 
 def parse_log_name(name: AnyName | None) -> ObjectName | None:
-    """What the log is asked for: "namespace.name" a table or view, text without a dot or a 1-tuple a namespace."""
+    """Return the object whose log is wanted. "namespace.name" means a table or view; text without a dot, or a 1-tuple,
+    means a namespace."""
     return None if name is None else any_name(name)

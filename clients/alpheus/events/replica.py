@@ -1,12 +1,12 @@
 """A copy of the catalog in this process, which follows the log and answers in microseconds.
 
-It begins with a snapshot of one version and applies the events after it, each version at once, so that no read ever
-sees a part of one or a mix of two. Reads take what is in memory and touch no network: they are as old as `version`,
-and `lag` bounds how old that is. The reading verbs are those of the catalog, with the same results and errors.
+The replica begins with a snapshot of one version and applies the events after it, each version as a whole. So no read
+sees a part of a version or a mix of two. Reads use memory and no network; they see `version`, and `lag` bounds how old
+that version is. The reading verbs are those of the catalog, with the same results and errors.
 
-What was applied may be read by any thread; only the task that follows the log writes. A broken stream is resumed for
-ever; where the log between is gone, a fresh snapshot is taken aside and swapped in. When the history itself was
-replaced, or the replica is closed, every read raises that.
+Any thread may read; only the task that follows the log writes. A broken stream is resumed for ever. Where the log in
+between has expired, a fresh snapshot replaces the contents in one step. When the history itself was replaced, or the
+replica is closed, every read raises that error.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from alpheus_journal.urls import shown
 from alpheus_journal.workspace.checks import no_namespace
 
 MEASURE_SECONDS = 1.0
-"""So often the replica asks where the head is, to know its lag."""
+"""Interval at which the replica asks for the head, to measure its lag."""
 MEASURE_STALENESS_SECONDS = 0.5
-"""What the answer may lag itself, so that a daemon need not look at the storage for each replica."""
+"""How stale that answer may be, so that a daemon need not read storage for each replica."""
 HEADS_MAX = 1000
 LOADED_AT_ONCE = 1000
 
 
 class AsyncReplica(Shown, PinnedReads, AsyncClosing):
-    """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
-    up; they give the same as the catalog at that version, in microseconds.
+    """A copy of the catalog in this process, kept up to date in the background.
 
-    A context manager; `close` it. Values are shared by all readers: do not change the dicts in them. The catalog that
-    it came from never reads an older version than its replica has.
+    Reads see `version`, which only goes up. They return what the catalog returns at that version, in microseconds. The
+    catalog object that made the replica never reads an older version than the replica has. All readers share the
+    values, so do not change the dicts in them. A replica is a context manager; otherwise call `close`.
     """
 
     def __init__(self, session: Session, namespaces: frozenset[str], staleness: float | None) -> None:
@@ -73,16 +73,16 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._namespaces = namespaces
         staleness_millis(staleness)
         self._staleness = staleness
-        self._lock = threading.Lock()  # of the four below, which move together
+        self._lock = threading.Lock()  # guards the next four attributes, which change together
         self._contents = Contents(self._keys)
         self._version = -1
         self._token = ""
         self._tables: dict[
             Any, Table
-        ] = {}  # what was read of this very version, by the name as it was written
+        ] = {}  # tables already read at this version, by the name as the reader wrote it
         self._ended: AlpheusError | None = None
-        self._error: AlpheusError | None = None  # of the stream, while it is broken
-        self._unmeasured: AlpheusError | None = None  # why it is not known where the head is
+        self._error: AlpheusError | None = None  # the stream's error, while it is broken
+        self._unmeasured: AlpheusError | None = None  # why the head is not known
         self._failures = 0  # in a row
         self._fresh_at = time.monotonic()
         self._heads: deque[tuple[int, float]] = deque(maxlen=HEADS_MAX)  # heads, and when they were the head
@@ -103,30 +103,34 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
 
     @property
     def version(self) -> int:
-        """What reads see: everything up to this version, nothing after it."""
+        """The version that reads see."""
         return self._version
 
     @property
     def namespaces(self) -> frozenset[str]:
-        """What is copied; empty: everything."""
+        """The namespaces that are copied; empty means all."""
         return self._namespaces
 
     @property
     def lag(self) -> float:
-        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
-        it is measured once a second."""
+        """Seconds since the last moment at which `version` was certainly the newest. About one second in normal
+        operation, because the replica asks for the head once a second."""
         return max(0.0, time.monotonic() - self._fresh_at)
 
     @property
     def error(self) -> AlpheusError | None:
-        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
+        """Why the replica does not follow the log at present; None means that it does. Unless the replica has ended,
+        reads continue with what was copied."""
         return self._ended or self._error or self._unmeasured
 
     async def wait_for(self, version: int, timeout: float | None = None) -> int:  # noqa: ASYNC109
-        """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
-        after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
+        """Wait until reads see `version` or a newer one, and return the version that they see.
+
+        Raises Unavailable (`replica_behind`) after `timeout` seconds. Without a timeout, a version that is never
+        committed is waited for without end.
+        """
         if isinstance(version, bool) or not isinstance(version, int):
-            raise InvalidInput(f"{version!r} is no version", kind="bad_version")
+            raise InvalidInput(f"{version!r} is not a version", kind="bad_version")
         try:
             async with asyncio.timeout(timeout) as limit:
                 while True:
@@ -139,14 +143,14 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             if not limit.expired():
                 raise
             raise Unavailable(
-                f"the replica is at version {self._version} and did not get to {version} within {timeout:g} s",
+                f"the replica is at version {self._version} and did not reach {version} within {timeout:g} s",
                 kind="replica_behind",
-                hint=str(self._error or "is it a version of this catalog?"),
+                hint=str(self._error or f"check that version {version} is of this catalog, or wait longer"),
             ) from None
 
     async def close(self) -> None:
         """Stop following. Idempotent; reads after it raise InvalidInput."""
-        self._end(InvalidInput("the replica was closed", hint="make another: catalog.replica()"))
+        self._end(InvalidInput("the replica was closed", hint="open another one with catalog.replica()"))
         task, self._task = self._task, None
         self._session.leave(self.close)
         if task is not None and task is not asyncio.current_task():
@@ -156,12 +160,12 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
     # -- reading
 
     async def load_table(self, name: Name) -> Table:
-        """NotFound (`no_table`) when it is not there."""
+        """Return one table. Raises NotFound (`no_table`)."""
         return self._load_table(name)
 
     async def load_tables(self, names: Iterable[Name]) -> list[Table]:
-        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
-        the first that is not there."""
+        """Return many tables, all at one version, in the order of `names`. Raises NotFound, which names the first
+        missing table."""
         return self._load_tables(names)
 
     async def table_exists(self, name: Name) -> bool:
@@ -172,7 +176,10 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             self._check()
         try:
             return self._tables[name]
-        except (KeyError, TypeError):  # not read yet at this version; a list, which is no key
+        except (
+            KeyError,
+            TypeError,
+        ):  # the table was not read at this version yet, or the name is a list: not hashable
             return self._load_uncached_tables([name])[0]
 
     def _table_exists(self, name: Name) -> bool:
@@ -181,14 +188,14 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                 if name in self._tables:
                     return True
             except TypeError:
-                pass  # a list, which is no key
+                pass  # the name is a list, which is not hashable
         return self._find_entries([parse_name(Kind.TABLE, name)])[2][0] is not None
 
     def _load_tables(self, names: Iterable[Name]) -> list[Table]:
         if self._staleness is not None:
             self._check()
         wanted = [names] if isinstance(names, str) else several("names", names)
-        tables = self._tables  # of one version, whatever happens meanwhile
+        tables = self._tables  # stays the tables of one version, even if another thread applies the next one
         try:
             return [tables[name] for name in wanted]
         except (KeyError, TypeError):
@@ -205,7 +212,8 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         return found
 
     def _find_entries(self, names: Sequence[ObjectName]) -> tuple[int, dict[Any, Table], list[Entry | None]]:
-        """Objects of one version, and where its tables are kept. Raises for a damaged one, as the catalog does."""
+        """Return (version, its cache of tables, the entries of `names`). Raises for a damaged object, as the catalog
+        does."""
         for name in names:
             fmt.check_object_name(name, self._keys)
             self._check_copied(name.namespace, name)
@@ -248,7 +256,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
     async def _names_everywhere(
         self, kind: Kind, prefix: str, limit: int | None, after: ObjectName | None
     ) -> tuple[int, list[tuple[str, str]]]:
-        # All namespaces under one lock: else a version may come between two of them.
+        # All namespaces under one lock: otherwise a new version could be applied between two of them.
         first, last = (after.namespace, after.name) if after is not None else ("", "")
         if after is not None:
             fmt.check_object_name(after, self._keys)
@@ -270,30 +278,32 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
     def _check_copied(self, namespace: str, name: ObjectName) -> None:
         if self._namespaces and namespace not in self._namespaces:
             raise InvalidInput(
-                f"this replica has no copy of {name}: it is of {', '.join(sorted(self._namespaces))[:200]}",
+                f"this replica does not contain {name}: it copies {', '.join(sorted(self._namespaces))[:200]}",
                 kind="not_replicated",
-                hint="ask the catalog itself, or make a replica of that namespace, too",
+                hint="read from the catalog itself, or open a replica that includes the namespace",
             )
 
     def _check_following(self) -> None:
         if self._ended is not None:
-            raise copy.copy(self._ended)  # one error object is no place for the tracebacks of many threads
+            raise copy.copy(
+                self._ended
+            )  # many threads may raise it: each needs its own object for its traceback
 
     def _check(self) -> None:
-        """Raises when reads shall not be answered any more."""
+        """Raise when the replica has ended or lags more than the staleness that is allowed."""
         self._check_following()
         if self._staleness is not None and self.lag > self._staleness:
             raise Unavailable(
-                f"the replica is at version {self._version} and may lag {self.lag:.1f} s behind;"
+                f"the replica is at version {self._version} and may be {self.lag:.1f} s behind;"
                 f" {self._staleness:g} s are allowed",
                 kind="replica_behind",
-                hint=str(self._error or "ask the catalog itself"),
+                hint=str(self._error or "read from the catalog itself"),
             )
 
     # -- following the log
 
     async def _start(self) -> None:
-        """The first snapshot, and from then on the log. Raises as any call of the catalog."""
+        """Take the first snapshot, then follow the log in the background. Raises what any call of the catalog does."""
         attempts = self._session.retry_policy.start()
         while True:
             self._session.check_open()
@@ -317,7 +327,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             self._end(Unavailable(f"the replica failed: {group.exceptions[0]!r}", kind="replica_behind"))
 
     async def _follow(self) -> AlpheusError:
-        """Apply events until there will never be one more; why."""
+        """Apply events until following the log has become useless, and return the error that says why."""
         is_lost, details = False, True
         while True:
             try:
@@ -334,12 +344,12 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             except AlpheusError as failed:
                 error = failed
                 if isinstance(error, Expired) or (error.kind == "bad_token" and not is_lost):
-                    is_lost = True  # a fresh snapshot tells whether the history was replaced
+                    is_lost = True  # taking a fresh snapshot finds out whether the history was replaced
                 elif _is_final(error) and not (details and error.kind == "too_large"):
                     return error
                 else:
-                    # A damaged definition stands in the way of the others, or they do not fit into a message: then
-                    # the next event comes without them, and each is loaded by itself.
+                    # A damaged definition blocks the event's other definitions, or all of them exceed a message. Ask
+                    # for the next event without definitions, and load each by itself.
                     details = not (isinstance(error, Corrupt) or error.kind == "too_large") or not details
             self._error = error
             self._failures += 1
@@ -347,7 +357,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             await asyncio.sleep(max(pause, error.retry_after or 0 if isinstance(error, Exhausted) else 0))
 
     async def _receive(self, details: bool) -> None:
-        """Apply what comes, until the stream breaks; without details the next event or mark alone."""
+        """Apply events and marks until the stream breaks. Without `details`, apply only the next one."""
         stream = self._session.access.events(
             after=self._token,
             follow=True,
@@ -366,7 +376,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         raise Unavailable("the stream of events ended")
 
     async def _collect_changes(self, event: answers.Event) -> list[_ObjectChange]:
-        """What an event makes of objects; definitions that it lacks are loaded at its version."""
+        """Return what an event changed. Definitions that the event lacks are loaded at its version."""
         lacking = [
             change.name for change in event.changes if change.path_after and change.definition_after is None
         ]
@@ -400,12 +410,13 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         found: dict[ObjectName, StoredObject] = {}
         for name, stored in zip(names, loaded.objects, strict=True):
             if stored is None:
-                raise _Diverged(f"{name} is not there at version {version}, which created it")
+                raise _Diverged(f"{name} does not exist at version {version}, which created it")
             found[name] = stored
         return found
 
     def _apply(self, version: int, token: str, changes: Sequence[_ObjectChange]) -> None:
-        """One version, or a mark that nothing up to one concerns this copy: seen by all reads from now on."""
+        """Move to a version: the next one with its changes, or one up to which a mark says that nothing concerns this
+        copy. All later reads see it. Raises _Diverged when the changes do not continue this copy."""
         if version < self._version:
             raise _Diverged(f"version {version} came after version {self._version}")
         if changes and not self._namespaces and version != self._version + 1:
@@ -428,7 +439,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._note_progress()
 
     async def _take_snapshot(self) -> None:
-        """A snapshot of the head, put into the place of what was there. Raises what `Access.snapshot` does."""
+        """Replace the contents by a snapshot of the head. Raises what `Access.snapshot` does."""
         began = time.monotonic()
         contents = Contents(self._keys)
         newest: SnapshotPart | None = None
@@ -439,7 +450,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
                 newest = part
                 for live in part.objects:
                     contents.set(live.name, live.stored)
-                await asyncio.sleep(0)  # a snapshot from memory never waits, and others want to run
+                await asyncio.sleep(0)  # a snapshot from memory never waits: let other tasks of the loop run
         if newest is None:
             raise Unavailable("the snapshot ended before it began")
         with self._lock:
@@ -456,7 +467,8 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._wake()
 
     async def _measure(self) -> None:
-        """Ask where the head is, again and again: having got there, this was the newest version when it was asked."""
+        """Ask for the head, once every `MEASURE_SECONDS`. When the replica reaches that head, `version` was the newest
+        at the moment of the question."""
         while True:
             began = time.monotonic() - MEASURE_STALENESS_SECONDS
             at = Latest(round(MEASURE_STALENESS_SECONDS * 1000), self._session.token)
@@ -471,7 +483,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             await asyncio.sleep(MEASURE_SECONDS)
 
     def _end(self, error: AlpheusError) -> None:
-        """Reads raise `error` from now on. The first one stays."""
+        """Make every later read raise `error`. The first error that ends the replica stays."""
         with self._lock:
             if self._ended is None:
                 self._ended = error
@@ -484,24 +496,24 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._moved = asyncio.Event()
 
     def _detach_after_fork(self) -> None:
-        """In a child process, where nobody follows the log."""
+        """End the replica in a child process, where no task follows the log."""
         self._lock = threading.Lock()
         self._ended = InvalidInput(
-            "the replica belongs to the process that this one was forked from",
-            hint="make one in this process",
+            "the replica belongs to the process that this process was forked from",
+            hint="open a replica in this process",
         )
         self._tables = {}
         self._task = None
 
 
 class DirectReads(msgspec.Struct, frozen=True):
-    """The reads of a replica as functions that never wait, for synchronous code."""
+    """The reads of a replica for synchronous code: functions that never wait."""
 
     load_table: Callable[[Name], Table]
     load_tables: Callable[[Iterable[Name]], list[Table]]
     table_exists: Callable[[Name], bool]
     has_reached: Callable[[int], bool]
-    """Whether reads see a version and are still answered."""
+    """Return whether reads see the version or a newer one, and the replica has not ended."""
 
 
 def direct_reads(replica: AsyncReplica) -> DirectReads:
@@ -514,11 +526,11 @@ def direct_reads(replica: AsyncReplica) -> DirectReads:
 
 
 _ObjectChange = tuple[ObjectName, str, StoredObject | None]
-"""Name, path of the definition before (empty: none), object after."""
+"""(name, path of the definition before or "" for none, object after or None for none)."""
 
 
 class _Diverged(Exception):
-    """What the log says does not continue this copy: it must be made anew."""
+    """The log does not continue this copy: a new snapshot is needed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -526,7 +538,7 @@ class _Diverged(Exception):
 
 
 def _is_final(error: AlpheusError) -> bool:
-    """Whether following the log is of no use any more."""
+    """Return whether no later attempt to follow the log can succeed."""
     if isinstance(error, Corrupt):
         return error.kind == "history_replaced"
     return not isinstance(error, Unavailable | Exhausted | OutcomeUnknown | Expired)
@@ -534,7 +546,7 @@ def _is_final(error: AlpheusError) -> bool:
 
 def _decode_entry(name: ObjectName, entry: Entry | None, version: int) -> Definition:
     if entry is None:
-        return decode_stored(name, None, version)  # which raises NotFound
+        return decode_stored(name, None, version)  # raises NotFound
     if entry.definition is None:
         entry.definition = decode_stored(name, entry.stored, version)
     return entry.definition
@@ -554,10 +566,10 @@ os.register_at_fork(after_in_child=_after_fork)
 async def open_replica(
     session: Session, namespaces: str | Iterable[str] | None, staleness: float | None
 ) -> AsyncReplica:
-    """A replica that holds the head of now, or what of it is in `namespaces`, and follows."""
+    """Return a replica that holds the present head, or its part in `namespaces`, and follows the log."""
     wanted = frozenset(namespace_text(name) for name in words("namespaces", namespaces))
     if namespaces is not None and not wanted:
-        raise InvalidInput("namespaces names none", hint="None: a copy of everything")
+        raise InvalidInput("namespaces is empty", hint="leave it out to copy everything")
     for name in wanted:
         fmt.check_object_name(fmt.namespace_name(name), session.keys)
     replica = AsyncReplica(session, wanted, staleness)

@@ -1,4 +1,4 @@
-"""The objects of one version in memory, for a replica: what is there, and names in key order. Pure."""
+"""The objects of one version in memory, for a replica: by name, and as names in key order. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from alpheus_journal.model.definitions import Definition
 
 
 class Entry:
-    """An object, and its definition once somebody read it."""
+    """An object, and its decoded definition once a reader has asked for it."""
 
     __slots__ = ("definition", "stored")
 
@@ -21,13 +21,15 @@ class Entry:
 
 
 class Contents:
-    """The objects of one version, and their names in key order. Not safe for several threads by itself."""
+    """The objects of one version, and their names in key order. Not thread-safe: callers hold a lock."""
 
     def __init__(self, keys: fmt.Keys) -> None:
         self._keys = keys
         self.objects: dict[ObjectName, Entry] = {}
         self._names: dict[tuple[Kind, str], set[str]] = {}
-        self._sorted: dict[tuple[Kind, str], list[str]] = {}  # of those that were listed: as keys sort
+        self._sorted: dict[
+            tuple[Kind, str], list[str]
+        ] = {}  # sort keys in order, for listings already asked for
 
     def set(self, name: ObjectName, stored: StoredObject) -> None:
         if name not in self.objects:
@@ -50,17 +52,17 @@ class Contents:
             del order[bisect_left(order, self._sort_key(last))]
 
     def path(self, name: ObjectName) -> str:
-        """Of the definition; empty when the object is not there."""
+        """Return the path of the object's definition, or "" when the object does not exist."""
         entry = self.objects.get(name)
         return entry.stored.path if entry is not None else ""
 
     def names(self, kind: Kind, namespace: str, prefix: str, limit: int, after: str) -> list[str]:
-        """Names that begin with `prefix` and lie above `after`, in key order; at most `limit`, 0: all."""
+        """Return names that begin with `prefix` and sort above `after`, in key order. At most `limit`; 0 means all."""
         place = (kind, namespace if kind in (Kind.TABLE, Kind.VIEW) else "")
         order = self._sorted.get(place)
         if order is None:
             order = sorted(map(self._sort_key, self._names.get(place, ())))
-            if order:  # what is empty is not remembered: its namespace may go
+            if order:  # an empty listing is not kept: its namespace may be dropped
                 self._sorted[place] = order
         start = bisect_left(order, prefix)
         end = bisect_left(order, fmt.after_prefix(prefix)) if prefix else len(order)
@@ -71,12 +73,14 @@ class Contents:
         return [text.rstrip(" ") for text in order[start:end]]
 
     def _sort_key(self, name: str) -> str:
-        """Keys sort padded with spaces. That only matters where a name may hold a character below the space."""
+        """Return the name as its key sorts, padded with spaces. Padding only matters where names may contain characters
+        below the space."""
         return name if self._keys.version_digits == 32 else name.ljust(fmt.NAME_SIZE_BYTES_MAX)
 
 
 def _listing_of(name: ObjectName) -> tuple[tuple[Kind, str], str]:
-    """Where a name is listed: its kind and, of tables and views, namespace; and the text that is listed there."""
+    """Return ((kind, namespace), text): the listing that a name belongs to, and the text that it has there. The
+    namespace is "" except for tables and views."""
     if name.kind is Kind.NAMESPACE:
         return (name.kind, ""), name.namespace
     return (name.kind, name.namespace), name.name

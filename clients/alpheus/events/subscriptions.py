@@ -1,6 +1,6 @@
-"""Durable subscriptions as entries of the catalog: what a consumer says of one, and what each has acknowledged.
+"""Durable subscriptions as entries of the catalog: what a consumer asks for, and the position that it acknowledged.
 
-The rules are those of `alpheus_journal.wire.positions`; `consumer` waits, claims and follows the log.
+`alpheus_journal.wire.positions` has the rules of claims and positions. `consumer` waits, claims and follows the log.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from alpheus_journal.urls import typed
 from alpheus_journal.wire import positions as rules
 
 LATEST = "latest"
-"""As `after`: only what is committed from now on."""
+"""The value of `after` for events that are committed from now on."""
 
 
 class SubscriptionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer says of its subscription. None: not said."""
+    """What a consumer asks of its subscription. None means that the consumer leaves the value open."""
 
     namespaces: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
@@ -55,7 +55,7 @@ def terms_of(
     after: After,
     lease: float | None,
 ) -> SubscriptionTerms:
-    """Raises InvalidInput."""
+    """Return the arguments of `catalog.subscribe` as checked terms. Raises InvalidInput."""
     found = filter_of(namespaces, names, kinds, actions)
     if lease is not None:
         bounds = LEASE_MILLIS_MIN / 1000, LEASE_MILLIS_MAX / 1000
@@ -64,9 +64,11 @@ def terms_of(
             or not isinstance(lease, int | float)
             or not bounds[0] <= lease <= bounds[1]
         ):
-            raise InvalidInput(f"lease={lease!r}: {bounds[0]:g} to {bounds[1]:g} seconds")
+            raise InvalidInput(
+                f"lease={lease!r} is not a number of seconds from {bounds[0]:g} to {bounds[1]:g}"
+            )
     if details is not None and not isinstance(details, bool):
-        raise InvalidInput(f"details={details!r}: True, False or None")
+        raise InvalidInput(f"details={details!r} is not True, False or None")
     return SubscriptionTerms(
         namespaces=None if namespaces is None else tuple(sorted(found.namespaces)),
         names=None if names is None else tuple(sorted(found.names)),
@@ -80,7 +82,7 @@ def terms_of(
 
 
 async def load_entry(session: Session, name: str) -> tuple[int, SubscriptionDef]:
-    """(version, definition) at the head. NotFound (`no_subscription`)."""
+    """Return (version, definition) at the head. Raises NotFound (`no_subscription`)."""
     key = fmt.subscription_name(name)
     loaded = await session.load(None, [key])
     stored = loaded.objects[0]
@@ -94,12 +96,13 @@ def no_subscription(name: str, reason: str = "") -> NotFound:
     return NotFound(
         f"there is no subscription {name}{reason}",
         kind="no_subscription",
-        hint=f"`alpheus subscription create {typed(name)}` makes it, and so does catalog.subscribe when there is none",
+        hint=f"create it with `alpheus subscription create {typed(name)}`, or call catalog.subscribe, which creates"
+        " a missing subscription",
     )
 
 
 async def read_positions(session: Session, definition: SubscriptionDef) -> tuple[Position | None, ...]:
-    """What lies at the places that count, newest epoch first."""
+    """Read the positions that count for the subscription, newest epoch first. None stands for one not stored yet."""
 
     async def one(path: str) -> Position | None:
         return await session.call("read a position", lambda: session.access.position(path))
@@ -108,16 +111,19 @@ async def read_positions(session: Session, definition: SubscriptionDef) -> tuple
 
 
 async def _find_begin(session: Session, after: int | str | None) -> tuple[int, int, str]:
-    """(head, next version, token) where a subscription begins. InvalidInput for what is not there, Expired."""
+    """Return (head, next version, token) of the place where a subscription begins.
+
+    Raises InvalidInput for a position that does not exist, and Expired for one whose history has expired.
+    """
     info = await session.info()
     if after == LATEST:
         return info.version, info.version + 1, info.token
     if after is None:
-        # The event of the oldest kept version is gone, unless it is the first of all.
+        # The event that made the oldest kept version has expired, unless that is version 0.
         return info.version, info.oldest_version + 1 if info.oldest_version else 0, ""
     token = after if isinstance(after, str) else ""
     version = answers.parse_token(after)[1] if isinstance(after, str) else after
-    stream = session.access.events(after=after, until=max(version, 0))  # verified there
+    stream = session.access.events(after=after, until=max(version, 0))  # verifies `after`
     async with contextlib.aclosing(cast("AsyncGenerator[object, None]", stream)) as items:
         async for _ in items:
             break
@@ -125,7 +131,7 @@ async def _find_begin(session: Session, after: int | str | None) -> tuple[int, i
 
 
 async def create(session: Session, name: str, terms: SubscriptionTerms) -> Commit:
-    """AlreadyExists (`subscription_exists`)."""
+    """Create a subscription. Raises AlreadyExists (`subscription_exists`)."""
     head, next_version, token = await _find_begin(session, terms.after)
     fmt.check_object_name(fmt.subscription_name(name), session.keys, creating=True)
     operation = CreateSubscription(
@@ -145,12 +151,12 @@ async def create(session: Session, name: str, terms: SubscriptionTerms) -> Commi
 
 
 def check_same(name: str, definition: SubscriptionDef, terms: SubscriptionTerms) -> None:
-    """InvalidInput that names what differs from what the consumer says."""
+    """Raise InvalidInput that names the first field in which the entry differs from the consumer's terms."""
     for field in ("namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis"):
         asked, there = getattr(terms, field), getattr(definition, field)
         if asked is None or asked == there:
             continue
-        told = [
+        texts = [
             [value.label for value in side]
             if field == "kinds"
             else list(side)
@@ -159,13 +165,13 @@ def check_same(name: str, definition: SubscriptionDef, terms: SubscriptionTerms)
             for side in (there, asked)
         ]
         raise InvalidInput(
-            f"subscription {name} is there with {field.replace('_', ' ')} {told[0]!r}, asked for was {told[1]!r}",
-            hint="ask for the same, leave it out, or use another name",
+            f"subscription {name} exists with {field.replace('_', ' ')} {texts[0]!r}; you asked for {texts[1]!r}",
+            hint="give the same value, leave the argument out, or use another subscription name",
         )
 
 
 async def open_entry(session: Session, name: str, terms: SubscriptionTerms) -> SubscriptionDef:
-    """The entry; created when there is none. InvalidInput when it is not as `terms` say."""
+    """Return the entry; create it when it does not exist. Raises InvalidInput when the entry differs from `terms`."""
     while True:
         try:
             _, definition = await load_entry(session, name)
@@ -183,13 +189,13 @@ async def open_entry(session: Session, name: str, terms: SubscriptionTerms) -> S
 
 
 class AsyncSubscriptions:
-    """Durable subscriptions as entries of the catalog. `catalog.subscribe` consumes one."""
+    """The catalog's durable subscriptions. `catalog.subscribe` consumes one of them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def list(self, prefix: str = "") -> builtins.list[SubscriptionInfo]:
-        """All of them whose name begins with `prefix`, in order of names, all at one version."""
+        """Return the subscriptions whose name begins with `prefix`, in order of names, all at one version."""
         names: list[str] = []
         page = await self._page(None, prefix, "")
         version = page.version
@@ -211,7 +217,7 @@ class AsyncSubscriptions:
         )
 
     async def load(self, name: str) -> SubscriptionInfo:
-        """NotFound (`no_subscription`) when it is not there."""
+        """Return one subscription. Raises NotFound (`no_subscription`)."""
         version, definition = await load_entry(self._session, name)
         return await self._describe(name, definition, version)
 
@@ -233,19 +239,25 @@ class AsyncSubscriptions:
         after: After = None,
         lease: float | None = None,
     ) -> Commit:
-        """One that nobody consumes yet; arguments as of `catalog.subscribe`. AlreadyExists (`subscription_exists`)."""
+        """Create a subscription without consuming it; the arguments are those of `catalog.subscribe`.
+
+        Raises AlreadyExists (`subscription_exists`).
+        """
         return await create(
             self._session, name, terms_of(namespaces, names, kinds, actions, details, after, lease)
         )
 
     async def delete(self, name: str) -> Commit:
-        """Its consumers end with NotFound (`no_subscription`)."""
+        """Delete a subscription. Its consumers end with NotFound (`no_subscription`)."""
         version, _ = await load_entry(self._session, name)
         return await self._session.commit_operation(DropSubscription(name=name), version)
 
     async def reset(self, name: str, after: After) -> Commit:
-        """Go on after another position, back or forth: the way on when history between has expired, too. Whoever
-        consumes it ends, and the next consumer begins there. `after="latest"`: with what comes from now on."""
+        """Move the subscription to another position, earlier or later.
+
+        This is also how to continue when events between have expired. The present consumer ends, and the next one
+        begins at the new position. `after="latest"` means events that are committed from now on.
+        """
         wanted = after if after == LATEST else parse_after(after)
         _, next_version, token = await _find_begin(self._session, wanted)
         version, definition = await load_entry(self._session, name)

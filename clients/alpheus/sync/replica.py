@@ -80,21 +80,22 @@ class Replica(Shown, SyncPinnedReads, Closing):
 
     @property
     def version(self) -> int:
-        """What reads see: everything up to this version, nothing after it."""
+        """The version that reads see."""
         return self._core.version
 
     @property
     def namespaces(self) -> frozenset[str]:
-        """What is copied; empty: everything."""
+        """The namespaces that are copied; empty means all."""
         return self._core.namespaces
 
     @property
     def lag(self) -> float:
-        """Seconds since a moment at which this was certainly the newest version. About a second while all is well, as
-        it is measured once a second."""
+        """Seconds since the last moment at which `version` was certainly the newest. About one second in normal
+        operation, because the replica asks for the head once a second."""
         return self._core.lag
 
     @property
     def error(self) -> AlpheusError | None:
-        """Why it does not follow the log now; None: it does. While there is one, reads go on with what is there."""
+        """Why the replica does not follow the log at present; None means that it does. Unless the replica has ended,
+        reads continue with what was copied."""
         return self._core.error

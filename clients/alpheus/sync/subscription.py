@@ -76,28 +76,29 @@ class Subscription(Iterator[Event], Closing):
 
     @property
     def holder(self) -> str:
-        """How this consumer calls itself when it takes its turn."""
+        """The name that this consumer writes into the entry when it takes its turn."""
         return self._inner.holder
 
     @property
     def epoch(self) -> int:
-        """Of its turn; 0 while it stands by."""
+        """The epoch of this consumer's turn; 0 while the consumer stands by."""
         return self._inner.epoch
 
     @property
     def position(self) -> int | None:
-        """Every event up to it was acknowledged, as far as this consumer knows; None: none, or not its turn."""
+        """The version up to which every event was acknowledged, as far as this consumer knows. None means that no event
+        was, or that it is not this consumer's turn."""
         return self._inner.position
 
     def wait_active(self) -> None:
-        """Stand by until it is this consumer's turn."""
+        """Return once it is this consumer's turn."""
         run(self._core().wait_active())
 
     def acknowledge(self, event: Event) -> None:
-        """This event and all before it are done: they do not come again to whoever is next.
+        """Store that this event and all before it are done, so that the next consumer does not get them again.
 
-        It is stored when this returns. Conflict (`subscription_claimed`) when it is another's turn: nothing was
-        stored, and the event comes again there.
+        The acknowledgement is stored when this returns. Raises Conflict (`subscription_claimed`) when it is another
+        consumer's turn: nothing was stored, and that consumer gets the event again.
         """
         run(self._core().acknowledge(event))
 
@@ -111,11 +112,11 @@ class Subscriptions:
     # -- generated from AsyncSubscriptions by `python -m alpheus.sync`
 
     def list(self, prefix: str = "") -> builtins.list[SubscriptionInfo]:
-        """All of them whose name begins with `prefix`, in order of names, all at one version."""
+        """Return the subscriptions whose name begins with `prefix`, in order of names, all at one version."""
         return run(self._core().list(prefix))
 
     def load(self, name: str) -> SubscriptionInfo:
-        """NotFound (`no_subscription`) when it is not there."""
+        """Return one subscription. Raises NotFound (`no_subscription`)."""
         return run(self._core().load(name))
 
     def create(
@@ -129,14 +130,20 @@ class Subscriptions:
         after: After = None,
         lease: float | None = None,
     ) -> Commit:
-        """One that nobody consumes yet; arguments as of `catalog.subscribe`. AlreadyExists (`subscription_exists`)."""
+        """Create a subscription without consuming it; the arguments are those of `catalog.subscribe`.
+
+        Raises AlreadyExists (`subscription_exists`).
+        """
         return run(self._core().create(name, namespaces, names, kinds, actions, details, after, lease))
 
     def delete(self, name: str) -> Commit:
-        """Its consumers end with NotFound (`no_subscription`)."""
+        """Delete a subscription. Its consumers end with NotFound (`no_subscription`)."""
         return run(self._core().delete(name))
 
     def reset(self, name: str, after: After) -> Commit:
-        """Go on after another position, back or forth: the way on when history between has expired, too. Whoever
-        consumes it ends, and the next consumer begins there. `after="latest"`: with what comes from now on."""
+        """Move the subscription to another position, earlier or later.
+
+        This is also how to continue when events between have expired. The present consumer ends, and the next one
+        begins at the new position. `after="latest"` means events that are committed from now on.
+        """
         return run(self._core().reset(name, after))

@@ -487,7 +487,7 @@ async def test_waiting(lake: Lake) -> None:
     async with broken_replica(lake) as (writer, _, copy):
         assert await copy.wait_for(0) == 1
         error = await raises(Unavailable, copy.wait_for(2, 0.01), kind="replica_behind")
-        assert "did not get to 2" in error.message
+        assert "did not reach 2" in error.message
         for wrong in (True, "2", None):
             await raises(InvalidInput, copy.wait_for(wrong), kind="bad_version")
         waiting = asyncio.create_task(copy.wait_for(2))

@@ -150,7 +150,7 @@ def test_the_filter_is_told_apart(catalog: alpheus.Catalog) -> None:
     catalog.admin.subscriptions.create("mail", names=["sales.*", ("hr", "people")], kinds="table", lease=9)
     for asked, said in [
         ({"names": "sales.*"}, "names"),
-        ({"kinds": ["table", "view"]}, r"kinds \['table'\], asked for was \['table', 'view'\]"),
+        ({"kinds": ["table", "view"]}, r"kinds \['table'\]; you asked for \['table', 'view'\]"),
         ({"details": True}, "details"),
         ({"lease": 10}, "lease millis 9000"),
         ({"actions": "table_insert"}, "actions"),
