@@ -15,7 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from alpheus.feed.trail import RowChange, load_definition
+from alpheus.feed.log import load_definition
+from alpheus.feed.trail import RowChange
 from alpheus.rows.manifest_files import FileLists
 from alpheus.rows.plan import FileAt, decode_predicate, plan, predicates_at
 from alpheus_journal.errors import InvalidInput

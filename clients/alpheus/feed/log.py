@@ -5,14 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import Any
 
 from alpheus.aio import session_of
 from alpheus.catalog import Catalog, async_of
 from alpheus.events.events import filter_of, stored_events, stored_log
-from alpheus.sync.portal import Iteration
+from alpheus.feed.trail import IdAt, RowChange, Trail
+from alpheus.sync.portal import Iteration, run
+from alpheus_journal import format as fmt
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Event, LogEntry
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.storage import Storage
 
 
 def read_events(
@@ -36,3 +42,49 @@ def read_log(catalog: Catalog, table: tuple[str, str], until: int) -> Iteration[
     """The recorded transactions up to `until` that acted on what has a table's name, newest first."""
     session = session_of(async_of(catalog))
     return Iteration(stored_log(session, name=ObjectName(Kind.TABLE, *table), after=None, until=until))
+
+
+def follow(
+    catalog: Catalog, trail: Trail, after: int, until: int
+) -> Generator[tuple[Event, list[RowChange]], None, None]:
+    """Events of (after, until] on the trail's table, under all its names, and what each changed in its rows.
+
+    Raises what `Trail.take` does, and Expired when history in between is gone.
+    """
+    if trail.id_at is None:
+        trail.id_at = ids_in(catalog)
+    while after < until:
+        name, was_there = trail.name, trail.is_there
+        wanted: dict[str, Any] = {"names": [pair(name)]}
+        if not was_there:  # it may come back under any name
+            wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
+        with read_events(catalog, after=after, until=until, **wanted) as events:
+            for event in events:
+                after = event.version
+                yield event, trail.take(event)
+                if (trail.name, trail.is_there) != (name, was_there):
+                    break  # go on with what it is now
+            else:
+                return
+
+
+_BRING_BACK = ("TABLE_UNDROP", "NAMESPACE_UNDROP", "TABLE_CREATE", "TABLE_REGISTER", "TABLE_RENAME")
+
+
+def pair(name: str) -> tuple[str, str]:
+    """A name that is never taken for a pattern."""
+    namespace, _, last = name.rpartition(".")
+    return namespace, last
+
+
+def ids_in(catalog: Catalog) -> IdAt:
+    """For a `Trail`. Reads the definition."""
+    return lambda path: load_definition(catalog.storage(), path).id
+
+
+def load_definition(storage: Storage, pointer: str) -> TableDef:
+    path = fmt.check_definition_pointer(pointer, Kind.TABLE)
+    data = run(storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX))
+    definition = decode_definition(Kind.TABLE, data, path)
+    assert isinstance(definition, TableDef)
+    return definition

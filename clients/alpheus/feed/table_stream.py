@@ -12,9 +12,13 @@ import msgspec
 
 from alpheus.catalog import Catalog
 from alpheus.feed.change_sets import ChangeReader, ChangeSet, refuse_removals
+from alpheus.feed.former_names import name_at
+from alpheus.feed.log import follow, pair
+from alpheus.feed.past import Past
 from alpheus.feed.stream import HOLD_SECONDS, Stream
 from alpheus.feed.stream_position import Position, Terms
-from alpheus.feed.trail import Past, RowChange, Trail, check_same_table, follow, name_at, pair
+from alpheus.feed.table_range import check_same_table
+from alpheus.feed.trail import RowChange, Trail
 from alpheus.models import Table
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, parse_name

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.feed.log import read_log
-from alpheus.feed.trail import pair
+from alpheus.feed.log import pair, read_log
 from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline.declarations import (

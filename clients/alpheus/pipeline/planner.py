@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
-from alpheus.feed.log import read_events
-from alpheus.feed.trail import RowChange, Trail, follow, ids_in, name_at, names_before, pair
+from alpheus.feed.former_names import name_at, names_before
+from alpheus.feed.log import follow, ids_in, pair, read_events
+from alpheus.feed.trail import RowChange, Trail
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
 from alpheus.models import Table, time_of

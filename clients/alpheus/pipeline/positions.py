@@ -14,8 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.feed.log import read_events
-from alpheus.feed.trail import pair
+from alpheus.feed.log import pair, read_events
 from alpheus.models import EPOCH, Commit, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.session.arguments import When

@@ -27,7 +27,7 @@ from alpheus.aio import session_of
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.events.events import stored_events
-from alpheus.feed.trail import pair
+from alpheus.feed.log import pair
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run

@@ -10,7 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Transaction
-from alpheus.feed.trail import Past, RowChange, lasting
+from alpheus.feed.past import Past, lasting
+from alpheus.feed.trail import RowChange
 from alpheus.models import Table
 from alpheus.pipeline.jobs import Job
 from alpheus.pipeline.planner import Work

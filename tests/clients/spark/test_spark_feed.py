@@ -21,10 +21,14 @@ import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
 from alpheus.feed import log, trail
 from alpheus.feed.change_sets import ChangeReader
+from alpheus.feed.former_names import name_at
+from alpheus.feed.log import follow
+from alpheus.feed.past import Past, lasting
 from alpheus.feed.stream import EventStream
 from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.table_range import range_of
 from alpheus.feed.table_stream import Slice, TableStream
-from alpheus.feed.trail import Past, Trail, follow, lasting, name_at, range_of
+from alpheus.feed.trail import Trail
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.sync.portal import run

@@ -16,7 +16,9 @@ from alpheus.feed.change_sets import (
     check_column_names,
     refuse_removals,
 )
-from alpheus.feed.trail import RowChange, follow, range_of
+from alpheus.feed.log import follow
+from alpheus.feed.table_range import range_of
+from alpheus.feed.trail import RowChange
 from alpheus.session.arguments import Name, When
 from alpheus.spark.tables import files, scan
 from alpheus.spark.tables.lake import Lake, missing_told

@@ -57,10 +57,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
 from alpheus.feed.change_sets import CHANGE_COLUMNS, ChangeReader, ChangeSet, check_column_names
+from alpheus.feed.former_names import moved
+from alpheus.feed.log import follow
 from alpheus.feed.stream import EventStream
 from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.table_range import range_of
 from alpheus.feed.table_stream import Slice, TableStream, check_called
-from alpheus.feed.trail import follow, moved, range_of
 from alpheus.models import Event, Table, time_of
 from alpheus.rows.file_reader import FileReader, read_data_file
 from alpheus.rows.manifest_files import FileLists

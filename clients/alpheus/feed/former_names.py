@@ -1,0 +1,97 @@
+"""What a table was called before, and what it is called now, as the log tells."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from alpheus.catalog import Catalog
+from alpheus.feed.log import follow, ids_in, pair, read_events
+from alpheus.feed.trail import IdAt, Trail
+from alpheus.models import Table
+from alpheus.session.arguments import Name
+from alpheus_journal.errors import Expired, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Event
+from alpheus_journal.model.operations import Action, RenameObject, Undrop
+
+
+def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
+    """What the table that is called `name` at version `until` was called at `after`, as far as the log tells. Where it
+    was not there, some name that it had: a `Trail` that is told so knows it by its id."""
+    for former in names_before(catalog, name, after, until):
+        name = former
+    return name
+
+
+def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterator[str]:
+    """What the table that is called `name` at version `until` was called before that, going back to `after`."""
+    if after >= until:
+        return
+    with read_events(
+        catalog, after=after, until=until, kinds=["table", "namespace"], actions=_MOVES
+    ) as events:
+        found = list(events)
+    id_at = ids_in(catalog)
+    sought = ""  # id of the table, going back over the time in which it was dropped
+    for event in reversed(found):
+        actions = [action for transaction in event.transactions for action in transaction.actions]
+        for action in reversed(actions):
+            if sought:
+                former = _dropped_as(event, action, sought, id_at)
+                if former:
+                    name, until, sought = former, event.version, ""
+                    yield name
+            if event.version > until:
+                continue  # while it was dropped
+            match action.operation:
+                case RenameObject(kind=Kind.TABLE) as rename if rename.new_target.full_name == name:
+                    name = action.name.full_name
+                    yield name
+                case Undrop(kind=Kind.TABLE) as undrop if action.name.full_name == name:
+                    sought = id_at(action.path_after)
+                    name, until = undrop.source.full_name, undrop.version
+                    yield name
+                case Undrop(kind=Kind.NAMESPACE) as undrop:
+                    back = [
+                        each.path_after
+                        for each in event.changes
+                        if each.name.kind is Kind.TABLE and each.name.full_name == name
+                    ]
+                    if back and back[0]:
+                        sought, until = id_at(back[0]), undrop.version
+
+
+_MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMESPACE_UNDROP")
+
+
+def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:
+    """What the table was called when the action dropped it; "" when it did not."""
+    if action.type == "TABLE_DROP":
+        path = action.path_before
+        return action.name.full_name if path and id_at(path) == table_id else ""
+    if action.type == "NAMESPACE_DROP":
+        for changed in event.changes:
+            if (
+                changed.name.kind is Kind.TABLE
+                and changed.type == "dropped"
+                and id_at(changed.path_before) == table_id
+            ):
+                return changed.name.full_name
+    return ""
+
+
+def moved(catalog: Catalog, name: Name) -> Table | None:
+    """The table that was called `name` last, under the name that it has now; None: it is gone, or history is."""
+    head = catalog.version()
+    with catalog.log(name=name, until=head) as entries:
+        last = next(iter(entries), None)
+    # What took the name away says so itself, and was the last to act on it; or it went with its namespace, later.
+    for version in () if last is None else (last.version, last.version - 1):
+        with contextlib.suppress(NotFound, Expired):
+            then = catalog.at(version).load_table(name)
+            trail = Trail(then.full_name, then.id)
+            for _ in follow(catalog, trail, version, head):
+                pass
+            return catalog.at(head).load_table(pair(trail.name)) if trail.is_there else None
+    return None

@@ -1,0 +1,122 @@
+"""At which versions a table had the same rows, and which changes a later one took back."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from alpheus.catalog import Catalog
+from alpheus.feed.former_names import name_at
+from alpheus.feed.log import follow
+from alpheus.feed.table_range import check_same_table
+from alpheus.feed.trail import RowChange, Trail
+from alpheus_journal.errors import Expired, InvalidInput
+
+_Kept = tuple["_Kept", RowChange] | None
+"""A list that shares its beginning with others."""
+
+
+def lasting(changes: Sequence[RowChange], begin: int, is_as_begun: Callable[[int], bool]) -> list[RowChange]:
+    """The changes after version `begin` without those that a later one took back: with the state of a version the
+    table has what had come by then. `is_as_begun`: whether its rows at an older version were those of `begin`; a state
+    of before that with other rows is a change itself."""
+    kept: _Kept = None
+    then: list[tuple[int, _Kept]] = [(begin, None)]  # what was kept as of each version
+    for change in changes:
+        if change.type != "difference" or change.back_to < 0:
+            kept = kept, change
+        elif change.back_to >= begin:
+            kept = then[bisect_right(then, change.back_to, key=lambda one: one[0]) - 1][1]
+        else:
+            kept = None if is_as_begun(change.back_to) else (kept, change)
+        then.append((change.version, kept))
+    found = []
+    while kept is not None:
+        kept, change = kept
+        found.append(change)
+    return found[::-1]
+
+
+class Past:
+    """At which versions one table, called `name` at version `named`, had the same rows, as its recorded actions tell.
+    Reads no part of the log twice, whatever goes back to what."""
+
+    def __init__(self, catalog: Catalog, table_id: str, name: str, named: int) -> None:
+        self._catalog = catalog
+        self._table_id = table_id
+        self._name, self._named = name, named
+        self._low = self._high = -1  # what is read: (low, high]
+        self._floor = 0  # nothing below is kept, or can be followed from there
+        self._trail: Trail | None = None  # at `high`
+        self._changes: list[
+            tuple[int, int]
+        ] = []  # version, and to which it went back or -1: what is read, in order
+        self._backs: list[int] = []  # a heap of those below `low`
+        self._states: list[
+            tuple[int, int]
+        ] = []  # from which version on it was in which state; of the first changes
+        self._folded = 0
+
+    def same(self, older: int, newer: int) -> bool:
+        """Whether the table, which was there at `older`, had just the same rows at `newer`. False where that is not
+        kept. Calls with a `newer` above all before are cheap one after the other."""
+        self._reach_up(newer)
+        self._reach_down(older)
+        while self._backs and self._backs[0] < self._low:
+            self._reach_down(heapq.heappop(self._backs))
+        self._backs.clear()
+        self._fold()
+        return older >= self._low and newer <= self._high and self._state(older) == self._state(newer)
+
+    def _reach_up(self, newer: int) -> None:
+        if self._trail is None:
+            self._low = self._high = newer
+            self._states = [(newer, 0)]
+        elif newer > self._high:
+            trail = self._trail.copy()
+            with contextlib.suppress(Expired, InvalidInput):
+                self._changes += self._followed(trail, self._high, newer)
+                self._trail, self._high = trail, newer
+
+    def _reach_down(self, older: int) -> None:
+        if not self._floor <= older < self._low:
+            return
+        try:
+            name = name_at(self._catalog, self._name, older, self._named)
+            if not check_same_table(self._catalog.at(older), name, self._table_id):
+                raise InvalidInput(f"the log does not tell what table {self._name} was called at {older}")
+            trail = Trail(name, self._table_id)
+            found = self._followed(trail, older, self._low)
+        except Expired as error:
+            self._floor = max(older + 1, error.oldest or 0)
+        except InvalidInput as error:
+            self._floor = max(older + 1, error.version or 0)
+        else:
+            self._changes = found + self._changes
+            self._trail = self._trail or trail
+            self._name, self._named, self._low = name, older, older
+            self._states, self._folded = [(older, 0)], 0
+
+    def _followed(self, trail: Trail, after: int, until: int) -> list[tuple[int, int]]:
+        steps = follow(self._catalog, trail, after, until)
+        changes = [change for _, found in steps for change in found]
+        backs = [change.back_to if change.type == "difference" else -1 for change in changes]
+        for back in backs:
+            if back >= 0:
+                heapq.heappush(self._backs, back)
+        return [(change.version, back) for change, back in zip(changes, backs, strict=True)]
+
+    def _fold(self) -> None:
+        """A state has a number of its own, one of before `low`, where it is not known what that was, that version."""
+        for number in range(self._folded, len(self._changes)):
+            version, back = self._changes[number]
+            state = number + 1
+            if back >= 0:
+                state = self._state(back) if back >= self._low else -1 - back
+            self._states.append((version, state))
+        self._folded = len(self._changes)
+
+    def _state(self, version: int) -> int:
+        return self._states[bisect_right(self._states, version, key=lambda one: one[0]) - 1][1]
