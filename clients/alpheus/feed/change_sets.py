@@ -64,46 +64,46 @@ class ChangeReader:
         self._lists = lists
         self._table_id = table_id
 
-    def sets(self, change: RowChange) -> list[ChangeSet]:
+    def read(self, change: RowChange) -> list[ChangeSet]:
         """In the order in which they took effect; empty ones are left out."""
         if change.type == "append":
-            return self._inserted(change, "insert")
+            return self._insert_sets(change, "insert")
         if change.type == "overwrite":
-            before = self._state(change.path_before)
+            before = self._load_state(change.path_before)
             return [
-                *self._planned(change, "delete", before.table, before.files.values()),
-                *self._inserted(change, "insert"),
+                *self._plan_sets(change, "delete", before.table, before.files.values()),
+                *self._insert_sets(change, "insert"),
             ]
         if change.type == "rows":
-            return self._of_rows(change)
-        return self._difference(change)
+            return self._row_sets(change)
+        return self._compare_states(change)
 
-    def snapshot(self, table: TableDef, version: int, created_at: datetime) -> list[ChangeSet]:
+    def read_snapshot(self, table: TableDef, version: int, created_at: datetime) -> list[ChangeSet]:
         """All rows of the table as inserts of `version`."""
         whole = RowChange(version=version, created_at=created_at, transaction_id=None, type="append")
-        return self._planned(whole, "insert", table, self._dated(table.segments))
+        return self._plan_sets(whole, "insert", table, self._list_files(table.segments))
 
-    def _of_rows(self, change: RowChange) -> list[ChangeSet]:
+    def _row_sets(self, change: RowChange) -> list[ChangeSet]:
         if change.changes:
-            return self._set(change, None, self._files(change.changes))
-        before = self._state(change.path_before)
+            return self._make_sets(change, None, self._files(change.changes))
+        before = self._load_state(change.path_before)
         went: ChangeType = "update_preimage" if change.is_update else "delete"
         removed = {file.path for file in self._files(change.removed)}
-        sets = self._planned(
+        sets = self._plan_sets(
             change, went, before.table, [at for path, at in before.files.items() if path in removed]
         )
         if change.predicates:
             left = [
                 at for path, at in before.files.items() if path not in removed and at[1] <= change.hides_up_to
             ]
-            sets += self._planned(change, went, before.table, left, _any(change.predicates))
-        return sets + self._inserted(change, "update_postimage" if change.is_update else "insert")
+            sets += self._plan_sets(change, went, before.table, left, _decode_any(change.predicates))
+        return sets + self._insert_sets(change, "update_postimage" if change.is_update else "insert")
 
-    def _difference(self, change: RowChange) -> list[ChangeSet]:
-        before, after = self._state(change.path_before), self._state(change.path_after)
+    def _compare_states(self, change: RowChange) -> list[ChangeSet]:
+        before, after = self._load_state(change.path_before), self._load_state(change.path_after)
         went = [at for path, at in before.files.items() if path not in after.files]
         came = [at for path, at in after.files.items() if path not in before.files]
-        sets = self._planned(change, "delete", before.table, went)
+        sets = self._plan_sets(change, "delete", before.table, went)
         shown: list[ChangeSet] = []
         if before.table is not None and after.table is not None:
             both: dict[tuple[tuple[Predicate, ...], tuple[Predicate, ...]], list[tuple[FileAt, FileAt]]] = {}
@@ -117,15 +117,15 @@ class ChangeReader:
                     both.setdefault(key, []).append((at, after.files[path]))
             for (new, old), pairs in both.items():
                 if new:
-                    sets += self._planned(change, "delete", before.table, [at for at, _ in pairs], Or(new))
+                    sets += self._plan_sets(change, "delete", before.table, [at for at, _ in pairs], Or(new))
                 if old:
-                    shown += self._planned(change, "insert", after.table, [at for _, at in pairs], Or(old))
-        return sets + shown + self._planned(change, "insert", after.table, came)
+                    shown += self._plan_sets(change, "insert", after.table, [at for _, at in pairs], Or(old))
+        return sets + shown + self._plan_sets(change, "insert", after.table, came)
 
-    def _inserted(self, change: RowChange, change_type: ChangeType) -> list[ChangeSet]:
-        return self._set(change, change_type, self._files(change.segments))
+    def _insert_sets(self, change: RowChange, change_type: ChangeType) -> list[ChangeSet]:
+        return self._make_sets(change, change_type, self._files(change.segments))
 
-    def _planned(
+    def _plan_sets(
         self,
         change: RowChange,
         change_type: ChangeType,
@@ -139,7 +139,7 @@ class ChangeReader:
         return [
             found
             for group in plan(table, list(files), chosen).groups
-            for found in self._set(
+            for found in self._make_sets(
                 change,
                 change_type,
                 [planned.file for planned in group.files],
@@ -151,7 +151,7 @@ class ChangeReader:
     def _files(self, segments: Sequence[Segment]) -> list[DataFile]:
         return self._lists.of(self._table_id, segments)
 
-    def _dated(self, segments: Sequence[Segment]) -> list[FileAt]:
+    def _list_files(self, segments: Sequence[Segment]) -> list[FileAt]:
         files = iter(self._files(segments))
         return [
             (file, segment.sequence if file.sequence is None else file.sequence)
@@ -159,7 +159,7 @@ class ChangeReader:
             for file in islice(files, segment.file_count)
         ]
 
-    def _state(self, pointer: str) -> _State:
+    def _load_state(self, pointer: str) -> _State:
         if not pointer:
             return _State(None, {})
         definition = load_definition(self._storage, pointer)
@@ -169,10 +169,10 @@ class ChangeReader:
                 kind="table_replaced",
                 hint="a feed follows one table: begin where the one of today was made, or start the stream anew",
             )
-        return _State(definition, {at[0].path: at for at in self._dated(definition.segments)})
+        return _State(definition, {at[0].path: at for at in self._list_files(definition.segments)})
 
     @staticmethod
-    def _set(
+    def _make_sets(
         change: RowChange,
         change_type: ChangeType | None,
         files: Sequence[DataFile],
@@ -194,7 +194,7 @@ class ChangeReader:
         ]
 
 
-def _any(expressions: Iterable[bytes]) -> Predicate:
+def _decode_any(expressions: Iterable[bytes]) -> Predicate:
     return Or(tuple(decode_predicate(expression) for expression in expressions))
 
 

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from alpheus.catalog import Catalog
-from alpheus.feed.log import follow, ids_in, pair, read_events
-from alpheus.feed.trail import IdAt, Trail
+from alpheus.feed.log import follow, id_reader, pair, read_events
+from alpheus.feed.trail import IdAt, TableTrail
 from alpheus.models import Table
 from alpheus.session.arguments import Name
 from alpheus_journal.errors import Expired, NotFound
@@ -18,7 +18,7 @@ from alpheus_journal.model.operations import Action, RenameObject, Undrop
 
 def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
     """What the table that is called `name` at version `until` was called at `after`, as far as the log tells. Where it
-    was not there, some name that it had: a `Trail` that is told so knows it by its id."""
+    was not there, some name that it had: a `TableTrail` that is told so knows it by its id."""
     for former in names_before(catalog, name, after, until):
         name = former
     return name
@@ -32,13 +32,13 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
         catalog, after=after, until=until, kinds=["table", "namespace"], actions=_MOVES
     ) as events:
         found = list(events)
-    id_at = ids_in(catalog)
+    id_at = id_reader(catalog)
     sought = ""  # id of the table, going back over the time in which it was dropped
     for event in reversed(found):
         actions = [action for transaction in event.transactions for action in transaction.actions]
         for action in reversed(actions):
             if sought:
-                former = _dropped_as(event, action, sought, id_at)
+                former = _name_when_dropped(event, action, sought, id_at)
                 if former:
                     name, until, sought = former, event.version, ""
                     yield name
@@ -65,7 +65,7 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
 _MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMESPACE_UNDROP")
 
 
-def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:
+def _name_when_dropped(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:
     """What the table was called when the action dropped it; "" when it did not."""
     if action.type == "TABLE_DROP":
         path = action.path_before
@@ -81,7 +81,7 @@ def _dropped_as(event: Event, action: Action, table_id: str, id_at: IdAt) -> str
     return ""
 
 
-def moved(catalog: Catalog, name: Name) -> Table | None:
+def find_moved(catalog: Catalog, name: Name) -> Table | None:
     """The table that was called `name` last, under the name that it has now; None: it is gone, or history is."""
     head = catalog.version()
     with catalog.log(name=name, until=head) as entries:
@@ -90,8 +90,8 @@ def moved(catalog: Catalog, name: Name) -> Table | None:
     for version in () if last is None else (last.version, last.version - 1):
         with contextlib.suppress(NotFound, Expired):
             then = catalog.at(version).load_table(name)
-            trail = Trail(then.full_name, then.id)
+            trail = TableTrail(then.full_name, then.id)
             for _ in follow(catalog, trail, version, head):
                 pass
-            return catalog.at(head).load_table(pair(trail.name)) if trail.is_there else None
+            return catalog.at(head).load_table(pair(trail.name)) if trail.exists else None
     return None

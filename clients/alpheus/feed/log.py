@@ -11,7 +11,7 @@ from typing import Any
 from alpheus.aio import session_of
 from alpheus.catalog import Catalog, async_of
 from alpheus.events.events import filter_of, stored_events, stored_log
-from alpheus.feed.trail import IdAt, RowChange, Trail
+from alpheus.feed.trail import IdAt, RowChange, TableTrail
 from alpheus.sync.portal import Iteration, run
 from alpheus_journal import format as fmt
 from alpheus_journal.format import Kind, ObjectName
@@ -45,16 +45,16 @@ def read_log(catalog: Catalog, table: tuple[str, str], until: int) -> Iteration[
 
 
 def follow(
-    catalog: Catalog, trail: Trail, after: int, until: int
+    catalog: Catalog, trail: TableTrail, after: int, until: int
 ) -> Generator[tuple[Event, list[RowChange]], None, None]:
     """Events of (after, until] on the trail's table, under all its names, and what each changed in its rows.
 
-    Raises what `Trail.take` does, and Expired when history in between is gone.
+    Raises what `TableTrail.take` does, and Expired when history in between is gone.
     """
     if trail.id_at is None:
-        trail.id_at = ids_in(catalog)
+        trail.id_at = id_reader(catalog)
     while after < until:
-        name, was_there = trail.name, trail.is_there
+        name, was_there = trail.name, trail.exists
         wanted: dict[str, Any] = {"names": [pair(name)]}
         if not was_there:  # it may come back under any name
             wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
@@ -62,7 +62,7 @@ def follow(
             for event in events:
                 after = event.version
                 yield event, trail.take(event)
-                if (trail.name, trail.is_there) != (name, was_there):
+                if (trail.name, trail.exists) != (name, was_there):
                     break  # go on with what it is now
             else:
                 return
@@ -77,8 +77,8 @@ def pair(name: str) -> tuple[str, str]:
     return namespace, last
 
 
-def ids_in(catalog: Catalog) -> IdAt:
-    """For a `Trail`. Reads the definition."""
+def id_reader(catalog: Catalog) -> IdAt:
+    """For a `TableTrail`. Reads the definition."""
     return lambda path: load_definition(catalog.storage(), path).id
 
 

@@ -11,14 +11,16 @@ from alpheus.catalog import Catalog
 from alpheus.feed.former_names import name_at
 from alpheus.feed.log import follow
 from alpheus.feed.table_range import check_same_table
-from alpheus.feed.trail import RowChange, Trail
+from alpheus.feed.trail import RowChange, TableTrail
 from alpheus_journal.errors import Expired, InvalidInput
 
 _Kept = tuple["_Kept", RowChange] | None
 """A list that shares its beginning with others."""
 
 
-def lasting(changes: Sequence[RowChange], begin: int, is_as_begun: Callable[[int], bool]) -> list[RowChange]:
+def lasting_changes(
+    changes: Sequence[RowChange], begin: int, is_as_begun: Callable[[int], bool]
+) -> list[RowChange]:
     """The changes after version `begin` without those that a later one took back: with the state of a version the
     table has what had come by then. `is_as_begun`: whether its rows at an older version were those of `begin`; a state
     of before that with other rows is a change itself."""
@@ -39,7 +41,7 @@ def lasting(changes: Sequence[RowChange], begin: int, is_as_begun: Callable[[int
     return found[::-1]
 
 
-class Past:
+class RowHistory:
     """At which versions one table, called `name` at version `named`, had the same rows, as its recorded actions tell.
     Reads no part of the log twice, whatever goes back to what."""
 
@@ -49,7 +51,7 @@ class Past:
         self._name, self._named = name, named
         self._low = self._high = -1  # what is read: (low, high]
         self._floor = 0  # nothing below is kept, or can be followed from there
-        self._trail: Trail | None = None  # at `high`
+        self._trail: TableTrail | None = None  # at `high`
         self._changes: list[
             tuple[int, int]
         ] = []  # version, and to which it went back or -1: what is read, in order
@@ -59,7 +61,7 @@ class Past:
         ] = []  # from which version on it was in which state; of the first changes
         self._folded = 0
 
-    def same(self, older: int, newer: int) -> bool:
+    def had_same_rows(self, older: int, newer: int) -> bool:
         """Whether the table, which was there at `older`, had just the same rows at `newer`. False where that is not
         kept. Calls with a `newer` above all before are cheap one after the other."""
         self._reach_up(newer)
@@ -77,7 +79,7 @@ class Past:
         elif newer > self._high:
             trail = self._trail.copy()
             with contextlib.suppress(Expired, InvalidInput):
-                self._changes += self._followed(trail, self._high, newer)
+                self._changes += self._read_changes(trail, self._high, newer)
                 self._trail, self._high = trail, newer
 
     def _reach_down(self, older: int) -> None:
@@ -87,8 +89,8 @@ class Past:
             name = name_at(self._catalog, self._name, older, self._named)
             if not check_same_table(self._catalog.at(older), name, self._table_id):
                 raise InvalidInput(f"the log does not tell what table {self._name} was called at {older}")
-            trail = Trail(name, self._table_id)
-            found = self._followed(trail, older, self._low)
+            trail = TableTrail(name, self._table_id)
+            found = self._read_changes(trail, older, self._low)
         except Expired as error:
             self._floor = max(older + 1, error.oldest or 0)
         except InvalidInput as error:
@@ -99,7 +101,7 @@ class Past:
             self._name, self._named, self._low = name, older, older
             self._states, self._folded = [(older, 0)], 0
 
-    def _followed(self, trail: Trail, after: int, until: int) -> list[tuple[int, int]]:
+    def _read_changes(self, trail: TableTrail, after: int, until: int) -> list[tuple[int, int]]:
         steps = follow(self._catalog, trail, after, until)
         changes = [change for _, found in steps for change in found]
         backs = [change.back_to if change.type == "difference" else -1 for change in changes]

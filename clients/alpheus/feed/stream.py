@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from alpheus.catalog import Catalog, async_of
-from alpheus.feed.stream_position import EventTerms, Position
+from alpheus.feed.stream_position import EventTerms, StreamPosition
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Exhausted, InvalidInput, OutcomeUnknown, Unavailable
 
@@ -52,7 +52,7 @@ class Stream:
 
     def pin_head(self) -> None:
         """What is committed from now on is not for this run (AvailableNow)."""
-        self._until = self._patiently(self._catalog.version)
+        self._until = self._retry(self._catalog.version)
 
     def _head(self) -> int:
         return self._catalog.version() if self._until is None else self._until
@@ -61,24 +61,24 @@ class Stream:
         """Whether a position should be moved although nothing is new."""
         return self._until is not None or self._monotonic() - self._moved_at > IDLE_ADVANCE_SECONDS
 
-    def _awaited(self, start: Position, attempt: Callable[[], Position]) -> Position:
+    def _wait_for_news(self, start: StreamPosition, attempt: Callable[[], StreamPosition]) -> StreamPosition:
         """What `attempt` gives; once more when it is no later than `start`, and there are news within a moment."""
-        end = self._patiently(attempt)
+        end = self._retry(attempt)
         if end == start and self._until is None:
-            watch = self._patiently(lambda: self._watching(start.version))
+            watch = self._retry(lambda: self._ensure_watch(start.version))
             if watch.wait(self._hold_seconds):
-                end = self._patiently(attempt)
+                end = self._retry(attempt)
         if end != start:
             self._moved_at = self._monotonic()
         return end
 
-    def _watched(self) -> tuple[str, dict[str, Any]]:
+    def _watched_events(self) -> tuple[str, dict[str, Any]]:
         """What is to be followed: a name for it, and arguments of `Catalog.events`."""
         raise NotImplementedError
 
-    def _watching(self, after: int) -> _Watch:
+    def _ensure_watch(self, after: int) -> _Watch:
         """Begun when there is nothing to do for the first time, and again for something else."""
-        name, wanted = self._watched()
+        name, wanted = self._watched_events()
         if self._watch is not None and self._watch.name != name:
             self._watch.close()
             self._watch = None
@@ -86,7 +86,7 @@ class Stream:
             self._watch = _Watch(self._catalog, name, max(after, 0), wanted)
         return self._watch
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def _retry(self, attempt: Callable[[], T]) -> T:
         """What fails because something is not reachable is tried again: an exception would end the query."""
         deadline = self._monotonic() + self._outage_seconds
         pause = 0.1
@@ -117,24 +117,24 @@ class EventStream(Stream):
         self._terms = terms
         self._own_id = ""
 
-    def latest(self, start: Position, max_versions: int | None) -> Position:
+    def latest(self, start: StreamPosition, max_versions: int | None) -> StreamPosition:
         """The end of the next batch; `start` when nothing that matches is new after a short wait. InvalidInput
         (`bad_token`) for a position in another catalog."""
         self._check_own(start)
-        return self._awaited(start, lambda: self._next(start, max_versions))
+        return self._wait_for_news(start, lambda: self._find_end(start, max_versions))
 
-    def head(self) -> Position:
-        return self._at(self._patiently(self._head))
+    def head(self) -> StreamPosition:
+        return self._position_at(self._retry(self._head))
 
-    def _at(self, version: int) -> Position:
-        return Position(version, catalog_id=self._catalog_id())
+    def _position_at(self, version: int) -> StreamPosition:
+        return StreamPosition(version, catalog_id=self._catalog_id())
 
     def _catalog_id(self) -> str:
         if not self._own_id:
-            self._own_id = self._patiently(self._catalog.info).catalog_id
+            self._own_id = self._retry(self._catalog.info).catalog_id
         return self._own_id
 
-    def _check_own(self, position: Position) -> None:
+    def _check_own(self, position: StreamPosition) -> None:
         if position.catalog_id not in ("", self._catalog_id()):
             raise InvalidInput(
                 f"the checkpoint is of events of the catalog {position.catalog_id}; {self._catalog.url} is another one,"
@@ -143,12 +143,12 @@ class EventStream(Stream):
                 hint="start the query with a checkpoint of its own",
             )
 
-    def _next(self, start: Position, max_versions: int | None) -> Position:
+    def _find_end(self, start: StreamPosition, max_versions: int | None) -> StreamPosition:
         head = self._head()
         after = None if start.is_begin else start.version
         if start.is_begin and self._terms.start is not None:
             begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
-            return self._at(begin)
+            return self._position_at(begin)
         if after is not None and after >= head:
             return start
         seen = 0
@@ -158,10 +158,10 @@ class EventStream(Stream):
                 if max_versions is None:
                     break
                 if seen == max_versions:
-                    return self._at(event.version)
-        return self._at(head) if seen or self._is_idle() else start
+                    return self._position_at(event.version)
+        return self._position_at(head) if seen or self._is_idle() else start
 
-    def plan(self, start: Position, end: Position) -> tuple[int | None, int] | None:
+    def plan(self, start: StreamPosition, end: StreamPosition) -> tuple[int | None, int] | None:
         """The versions of a batch, (after, until]; None for no events. InvalidInput as of `latest`."""
         self._check_own(end)
         if start == end:
@@ -174,7 +174,7 @@ class EventStream(Stream):
             after = None if self._terms.start is None else self._catalog.at(self._terms.start).version
         return None if after is not None and after >= end.version else (after, end.version)
 
-    def _watched(self) -> tuple[str, dict[str, Any]]:
+    def _watched_events(self) -> tuple[str, dict[str, Any]]:
         return "the catalog", self._terms.filter()
 
 
@@ -185,7 +185,7 @@ class _Watch:
         self.name = name
         self._catalog = catalog
         self._news = threading.Event()
-        self._task = run(_begun(self._follow(after, wanted)))
+        self._task = run(_start_task(self._follow(after, wanted)))
 
     def wait(self, seconds: float) -> bool:
         """Whether there were news since the last wait, or came in time."""
@@ -202,13 +202,13 @@ class _Watch:
             _log.warning("following the events of %s ended: %s", self.name, error)
 
     def close(self) -> None:
-        run(_ended(self._task))
+        run(_stop_task(self._task))
 
 
-async def _begun(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+async def _start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.create_task(coroutine, name="stream-events")
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
+async def _stop_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -22,7 +22,7 @@ from alpheus_journal.errors import InvalidInput
 OUTAGE_SECONDS = 3600.0
 
 
-class Position(msgspec.Struct, frozen=True):
+class StreamPosition(msgspec.Struct, frozen=True):
     """See the module. `version` -1: before everything."""
 
     version: int = -1
@@ -53,7 +53,7 @@ class Position(msgspec.Struct, frozen=True):
         return offset
 
 
-def position_of(offset: Mapping[str, Any]) -> Position:
+def position_of(offset: Mapping[str, Any]) -> StreamPosition:
     """InvalidInput (`bad_argument`) for what is no position: a checkpoint is input."""
     numbers = [offset.get("v"), offset.get("f", 0), offset.get("b", -1)]
     texts = table_id, catalog_id, feed = offset.get("t", ""), offset.get("c", ""), offset.get("r", "")
@@ -67,10 +67,10 @@ def position_of(offset: Mapping[str, Any]) -> Position:
             hint="the checkpoint belongs to another source; use a new one",
         )
     version, files, base = numbers
-    return Position(version, files, table_id, bool(offset.get("s", False)), base, catalog_id, feed)
+    return StreamPosition(version, files, table_id, bool(offset.get("s", False)), base, catalog_id, feed)
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream of a table is asked for; see `SparkCatalog.stream`. `start`: "snapshot", "now", a version or time,
     after which it begins."""
 

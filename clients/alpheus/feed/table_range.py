@@ -7,26 +7,26 @@ import msgspec
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.feed.former_names import name_at
 from alpheus.feed.log import pair
-from alpheus.feed.trail import Trail
+from alpheus.feed.trail import TableTrail
 from alpheus.models import Table
 from alpheus.session.arguments import Name, When
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 
 
-class Range(msgspec.Struct, frozen=True, kw_only=True):
+class TableRange(msgspec.Struct, frozen=True, kw_only=True):
     """What a feed of one table is asked for: `table` at `until`, called `name` at `after`, if it was there."""
 
     table: Table
     name: str
-    is_there: bool
+    exists: bool
     after: int
     until: int
 
-    def trail(self) -> Trail:
-        return Trail(self.name, self.table.id, is_there=self.is_there)
+    def start_trail(self) -> TableTrail:
+        return TableTrail(self.name, self.table.id, exists=self.exists)
 
 
-def range_of(catalog: Catalog, name: Name, after: When, until: When) -> Range:
+def range_of(catalog: Catalog, name: Name, after: When, until: When) -> TableRange:
     """The versions that a user named, and the table there. `after` None: all that is kept; `until` None: the head.
 
     Raises NotFound (`no_version`, `no_table`), Expired with the oldest version, InvalidInput (`bad_argument` for a
@@ -44,10 +44,10 @@ def range_of(catalog: Catalog, name: Name, after: When, until: When) -> Range:
     if table.format != "native":
         raise InvalidInput("an Iceberg table is read through Iceberg", kind="not_native")
     if first is None:
-        return _since_creation(catalog, table, last.version)
+        return _range_since_creation(catalog, table, last.version)
     former = name_at(catalog, table.full_name, first.version, last.version)
-    is_there = check_same_table(first, former, table.id)
-    return Range(table=table, name=former, is_there=is_there, after=first.version, until=last.version)
+    exists = check_same_table(first, former, table.id)
+    return TableRange(table=table, name=former, exists=exists, after=first.version, until=last.version)
 
 
 def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:
@@ -66,13 +66,13 @@ def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:
     return True
 
 
-def _since_creation(catalog: Catalog, table: Table, until: int) -> Range:
+def _range_since_creation(catalog: Catalog, table: Table, until: int) -> TableRange:
     oldest = catalog.info().oldest_version
     former = name_at(catalog, table.full_name, oldest, until)
     try:
         found = catalog.at(oldest).load_table(pair(former))
     except NotFound:
-        return Range(table=table, name=former, is_there=False, after=oldest, until=until)
+        return TableRange(table=table, name=former, exists=False, after=oldest, until=until)
     raise Expired(
         f"what became of table {found.full_name} before version {oldest} is not kept",
         version=oldest,

@@ -14,11 +14,11 @@ from alpheus.catalog import Catalog
 from alpheus.feed.change_sets import ChangeReader, ChangeSet, refuse_removals
 from alpheus.feed.former_names import name_at
 from alpheus.feed.log import follow, pair
-from alpheus.feed.past import Past
+from alpheus.feed.past import RowHistory
 from alpheus.feed.stream import HOLD_SECONDS, Stream
-from alpheus.feed.stream_position import Position, Terms
+from alpheus.feed.stream_position import StreamPosition, StreamTerms
 from alpheus.feed.table_range import check_same_table
-from alpheus.feed.trail import RowChange, Trail
+from alpheus.feed.trail import RowChange, TableTrail
 from alpheus.models import Table
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, parse_name
@@ -40,7 +40,7 @@ class Slice(msgspec.Struct, frozen=True):
     stop: int
 
 
-class _Step(msgspec.Struct, frozen=True):
+class VersionStep(msgspec.Struct, frozen=True):
     """What one version did to the table. `base`: a version before it at which the table was there; `is_last`: it was
     not there any more after it."""
 
@@ -66,7 +66,7 @@ class TableStream(Stream):
     def __init__(
         self,
         catalog: Catalog,
-        terms: Terms,
+        terms: StreamTerms,
         table: Table,
         columns: Sequence[Column],
         *,
@@ -77,15 +77,15 @@ class TableStream(Stream):
     ) -> None:
         super().__init__(catalog, terms.outage_seconds, hold_seconds, monotonic, sleep)
         self._terms = terms
-        self._table_then = table
+        self._started_table = table
         self._own_id = table.id
         self._columns = tuple(columns)
         self._is_whole = is_whole
         self._storage = catalog.storage()
         self._lists = FileLists(self._storage, run)
-        self._trail: Trail | None = None
-        self._past: Past | None = None
-        self._steps: list[_Step] = []  # ascending, of (window begin, `scanned`]
+        self._trail: TableTrail | None = None
+        self._past: RowHistory | None = None
+        self._steps: list[VersionStep] = []  # ascending, of (window begin, `scanned`]
         self._begin = 0
         self._scanned = -1
         self._snapshot: tuple[int, list[ChangeSet]] = (-1, [])
@@ -93,31 +93,35 @@ class TableStream(Stream):
 
     # -- what is next
 
-    def latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+    def latest(
+        self, start: StreamPosition, max_files: int | None, max_versions: int | None
+    ) -> StreamPosition:
         """The end of the next batch; `start` when there is nothing new after a short wait."""
         self._check_own(start)
-        return self._awaited(start, lambda: self._next(start, max_files, max_versions))
+        return self._wait_for_news(start, lambda: self._find_end(start, max_files, max_versions))
 
-    def head(self) -> Position:
-        """A position with nothing after it yet. Raises as `_table` where the table is not there: a position at such a
-        version would tell all rows again when it comes back."""
-        version = self._patiently(self._head)
-        self._patiently(lambda: self._table(version))
-        return Position(version, 0, self._own_id)
+    def head(self) -> StreamPosition:
+        """A position with nothing after it yet. Raises as `_load_table` where the table is not there: a position at
+        such a version would tell all rows again when it comes back."""
+        version = self._retry(self._head)
+        self._retry(lambda: self._load_table(version))
+        return StreamPosition(version, 0, self._own_id)
 
-    def _next(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+    def _find_end(
+        self, start: StreamPosition, max_files: int | None, max_versions: int | None
+    ) -> StreamPosition:
         max_files = BATCH_FILES_MAX if max_files is None else max(1, max_files)
         if start.is_begin:
-            return self._first(max_files)
+            return self._find_first_end(max_files)
         try:
             if start.is_snapshot and start.files:
-                return self._more_of_snapshot(start, max_files)
-            return self._more(start, max_files, max_versions)
+                return self._find_snapshot_end(start, max_files)
+            return self._find_log_end(start, max_files, max_versions)
         except Expired as error:
-            self._check_may_begin_anew(error)
-            return self._first_of_snapshot(self._head(), max_files)
+            self._check_may_restart(error)
+            return self._begin_snapshot(self._head(), max_files)
 
-    def _check_may_begin_anew(self, error: Expired) -> None:
+    def _check_may_restart(self, error: Expired) -> None:
         if self._terms.on_expired != "snapshot":
             error.hint = (
                 'start anew with another checkpoint, or say on_expired="snapshot" to get all rows again'
@@ -126,39 +130,39 @@ class TableStream(Stream):
         _log.warning("the stream of table %s begins anew, with all rows: %s", self._terms.table, error)
         self._forget()
 
-    def _first(self, max_files: int) -> Position:
-        check_called(self._table_then, self._terms.table)
+    def _find_first_end(self, max_files: int) -> StreamPosition:
+        check_present_name(self._started_table, self._terms.table)
         if self._terms.start == "snapshot":
-            return self._first_of_snapshot(self._head(), max_files)
+            return self._begin_snapshot(self._head(), max_files)
         head = self._head()
         begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
-        self._table(head)
-        check_same_table(self._catalog.at(begin), self._name(begin), self._own_id)
-        return Position(begin, 0, self._own_id)
+        self._load_table(head)
+        check_same_table(self._catalog.at(begin), self._find_name(begin), self._own_id)
+        return StreamPosition(begin, 0, self._own_id)
 
     # -- a snapshot
 
-    def _first_of_snapshot(self, version: int, max_files: int) -> Position:
-        return self._more_of_snapshot(Position(version, 0, self._own_id, True), max_files)
+    def _begin_snapshot(self, version: int, max_files: int) -> StreamPosition:
+        return self._find_snapshot_end(StreamPosition(version, 0, self._own_id, True), max_files)
 
-    def _more_of_snapshot(self, start: Position, max_files: int) -> Position:
+    def _find_snapshot_end(self, start: StreamPosition, max_files: int) -> StreamPosition:
         total = sum(len(each.files) for each in self._snapshot_sets(start))
         end = start.files + max_files
-        return Position(start.version, 0 if end >= total else end, start.table_id, True)
+        return StreamPosition(start.version, 0 if end >= total else end, start.table_id, True)
 
-    def _snapshot_sets(self, position: Position) -> list[ChangeSet]:
+    def _snapshot_sets(self, position: StreamPosition) -> list[ChangeSet]:
         """All of the table at the position's version."""
         if self._snapshot[0] != position.version:
             at = self._catalog.at(position.version)
-            table = self._table(position.version)
+            table = self._load_table(position.version)
             self._check_columns(table)
-            sets = self._reader().snapshot(table.definition, at.version, at.info.created_at)
+            sets = self._reader().read_snapshot(table.definition, at.version, at.info.created_at)
             self._snapshot = (position.version, sets)
         return self._snapshot[1]
 
     # -- whose
 
-    def _name(self, version: int) -> str:
+    def _find_name(self, version: int) -> str:
         """What the table is called at a version; where it is not there, what it was called last."""
         name, known = self._known
         if version <= known:
@@ -167,16 +171,16 @@ class TableStream(Stream):
             if self._catalog.at(version).load_table(pair(name)).id == self._own_id:
                 self._known = name, version
                 return name
-        trail = Trail(name, self._own_id)
+        trail = TableTrail(name, self._own_id)
         for _ in follow(self._catalog, trail, known, version):
             pass
-        if trail.is_there:
+        if trail.exists:
             self._known = trail.name, version
         return trail.name
 
-    def _table(self, version: int) -> Table:
+    def _load_table(self, version: int) -> Table:
         """As of a version. NotFound, InvalidInput (`table_replaced`) when it is not there."""
-        table = self._catalog.at(version).load_table(pair(self._name(version)))
+        table = self._catalog.at(version).load_table(pair(self._find_name(version)))
         if table.id != self._own_id:
             raise InvalidInput(
                 f"table {table.full_name} was dropped and made anew, with id {table.id}; the stream follows"
@@ -186,7 +190,7 @@ class TableStream(Stream):
             )
         return table
 
-    def _check_own(self, position: Position) -> None:
+    def _check_own(self, position: StreamPosition) -> None:
         if position.table_id not in ("", self._own_id):
             raise InvalidInput(
                 f"the checkpoint is of a stream of the table of id {position.table_id}; {self._terms.table} is another"
@@ -205,56 +209,58 @@ class TableStream(Stream):
 
     # -- the log
 
-    def _more(self, start: Position, max_files: int, max_versions: int | None) -> Position:
+    def _find_log_end(
+        self, start: StreamPosition, max_files: int, max_versions: int | None
+    ) -> StreamPosition:
         self._scan(start, max_files, max_versions)
-        steps = [step for step in self._steps if step.files > _skipped(step, start)]
+        steps = [step for step in self._steps if step.files > _delivered_files(step, start)]
         taken = 0
         for seen, step in enumerate(steps, 1):
-            skipped = _skipped(step, start)
+            skipped = _delivered_files(step, start)
             left = step.files - skipped
             if taken + left > max_files:
-                return self._within(step, skipped + max_files - taken)
+                return self._position_within(step, skipped + max_files - taken)
             taken += left
             if seen == max_versions or taken == max_files:
-                return self._after(step, start)
+                return self._position_after(step, start)
         if steps:
-            return self._after(steps[-1], start)
-        self._check_there()
+            return self._position_after(steps[-1], start)
+        self._check_exists()
         if self._scanned > start.version and self._is_idle():
-            return Position(self._scanned, 0, start.table_id)
+            return StreamPosition(self._scanned, 0, start.table_id)
         return start
 
-    def _after(self, step: _Step, start: Position) -> Position:
+    def _position_after(self, step: VersionStep, start: StreamPosition) -> StreamPosition:
         """Up to a step; to the head when it is the last one that is known. Never to where the table is not there."""
         trail = self._trail
         assert trail is not None
         if step.is_last:
-            return self._within(step, step.files)
+            return self._position_within(step, step.files)
         version = step.version
         if step is self._steps[-1]:
-            version = self._scanned if trail.is_there else trail.gone_version - 1
-        return Position(version, 0, start.table_id)
+            version = self._scanned if trail.exists else trail.dropped_version - 1
+        return StreamPosition(version, 0, start.table_id)
 
-    def _within(self, step: _Step, files: int) -> Position:
-        return Position(step.version, files, self._own_id, False, step.base, feed=self._feed)
+    def _position_within(self, step: VersionStep, files: int) -> StreamPosition:
+        return StreamPosition(step.version, files, self._own_id, False, step.base, feed=self._feed)
 
     @property
     def _feed(self) -> str:
         return "changes" if self._terms.changes else "rows"
 
-    def _check_there(self) -> None:
+    def _check_exists(self) -> None:
         trail = self._trail
-        if trail is not None and not trail.is_there:
+        if trail is not None and not trail.exists:
             raise NotFound(
-                f"table {trail.name} was dropped by version {trail.gone_version}",
+                f"table {trail.name} was dropped by version {trail.dropped_version}",
                 kind="no_table",
-                version=trail.gone_version,
+                version=trail.dropped_version,
                 hint="undrop it and start the query again, or end it",
             )
 
-    def _scan(self, start: Position, max_files: int, max_versions: int | None) -> None:
+    def _scan(self, start: StreamPosition, max_files: int, max_versions: int | None) -> None:
         """Fill the window from `start` to the head, or until there is enough for a batch."""
-        self._window(start)
+        self._move_window(start)
         head = self._head()
         self._past = None
         if self._scanned >= head:
@@ -267,33 +273,35 @@ class TableStream(Stream):
         try:
             with contextlib.closing(follow(self._catalog, trail, self._scanned, head)) as events:
                 base = (
-                    trail.gone_version - 1 if trail.gone_version > 0 and not trail.is_there else self._scanned
+                    trail.dropped_version - 1
+                    if trail.dropped_version > 0 and not trail.exists
+                    else self._scanned
                 )
                 for event, changes in events:
-                    if trail.altered == event.version and trail.is_there:
+                    if trail.altered_version == event.version and trail.exists:
                         self._check_columns(self._catalog.at(event.version).load_table(pair(trail.name)))
                     sets = [
                         each
                         for number, change in enumerate(changes)
-                        for each in self._kept(change, trail, is_first=number == 0)
+                        for each in self._select_sets(change, trail, is_first=number == 0)
                     ]
                     self._scanned = event.version
                     if sets:
-                        step = _Step(event.version, tuple(sets), base, not trail.is_there)
+                        step = VersionStep(event.version, tuple(sets), base, not trail.exists)
                         self._steps.append(step)
                         files += step.files
                         if files > max_files or (max_versions and len(self._steps) > max_versions):
                             return
-                    if trail.is_there:
+                    if trail.exists:
                         base = event.version
             self._scanned = head
-            if trail.is_there:
+            if trail.exists:
                 self._known = trail.name, head
         except BaseException:
             self._forget()  # the trail may have taken an event of which nothing was kept
             raise
 
-    def _window(self, start: Position) -> None:
+    def _move_window(self, start: StreamPosition) -> None:
         """Let the window begin at `start`; what lies before is let go."""
         begin = start.base if start.files and not start.is_snapshot else start.version
         if self._trail is None or not self._begin <= begin <= self._scanned:
@@ -304,11 +312,11 @@ class TableStream(Stream):
 
     def _bind(self, begin: int) -> None:
         self._forget()
-        former = self._name(begin)
-        is_there = check_same_table(self._catalog.at(begin), former, self._own_id)
-        if is_there:
+        former = self._find_name(begin)
+        exists = check_same_table(self._catalog.at(begin), former, self._own_id)
+        if exists:
             self._check_columns(self._catalog.at(begin).load_table(pair(former)))
-        self._trail = Trail(former, self._own_id, is_there=is_there)
+        self._trail = TableTrail(former, self._own_id, exists=exists)
         self._begin = self._scanned = begin
 
     def _forget(self) -> None:
@@ -318,25 +326,25 @@ class TableStream(Stream):
     def _reader(self) -> ChangeReader:
         return ChangeReader(self._storage, self._lists, self._own_id)
 
-    def _kept(self, change: RowChange, trail: Trail, *, is_first: bool) -> list[ChangeSet]:
+    def _select_sets(self, change: RowChange, trail: TableTrail, *, is_first: bool) -> list[ChangeSet]:
         """Of one action: everything of a change feed; else it as a whole, unless it removed rows. `is_first`: of those
         of its version."""
-        sets = self._reader().sets(change)
+        sets = self._reader().read(change)
         if self._terms.changes or all(each.change_type == "insert" for each in sets):
             return sets
         if self._terms.on_delete == "skip":
             return []
         if is_first and change.back_to >= 0:
             if self._past is None:
-                self._past = Past(self._catalog, self._own_id, trail.name, change.version)
-            if self._past.same(change.back_to, change.version - 1):
+                self._past = RowHistory(self._catalog, self._own_id, trail.name, change.version)
+            if self._past.had_same_rows(change.back_to, change.version - 1):
                 return []  # the same rows in other files, from before a compaction
         refuse_removals(sets, 'read changes=True, or pass over such versions with on_delete="skip"')
         raise AssertionError("one of them is no insert")
 
     def _check_columns(self, table: Table) -> None:
         """InvalidInput when the table has columns, as of a version, that the query does not read as they are."""
-        if table.definition.schema_id <= self._table_then.definition.schema_id:
+        if table.definition.schema_id <= self._started_table.definition.schema_id:
             return  # the query was started later
         known = {column.id for column in self._columns}
         now = [column for column in table.columns if self._is_whole or column.id in known]
@@ -350,63 +358,63 @@ class TableStream(Stream):
 
     # -- what a batch holds
 
-    def plan(self, start: Position, end: Position) -> list[Slice]:
+    def plan(self, start: StreamPosition, end: StreamPosition) -> list[Slice]:
         """The files of a batch, in order. The same whenever it is asked for."""
         self._check_own(start)
         self._check_own(end)
-        return self._patiently(lambda: self._plan(start, end))
+        return self._retry(lambda: self._plan(start, end))
 
-    def _plan(self, start: Position, end: Position) -> list[Slice]:
+    def _plan(self, start: StreamPosition, end: StreamPosition) -> list[Slice]:
         if start == end:
             return []
         try:
-            return self._planned(start, end)
+            return self._plan_batch(start, end)
         except Expired as error:
             # A batch that comes again, or of PySpark 4.1, which asks for the head without saying where it begins.
-            self._check_may_begin_anew(error)
-            return self._planned_anew(end)
+            self._check_may_restart(error)
+            return self._plan_restart(end)
 
-    def _planned_anew(self, end: Position) -> list[Slice]:
+    def _plan_restart(self, end: StreamPosition) -> list[Slice]:
         """All rows as of `end`. None where these are gone, too: then the next batch, which begins at `end`, begins anew
         at the head."""
         if end.is_snapshot:
             return []
         try:
             if not end.files:
-                return _cut(self._snapshot_sets(end), 0, 0)
-            base = Position(end.base, 0, self._own_id)  # and of a later version the first files
-            return _cut(self._snapshot_sets(base), 0, 0) + self._plan_log(base, end)
+                return _slice_files(self._snapshot_sets(end), 0, 0)
+            base = StreamPosition(end.base, 0, self._own_id)  # and of a later version the first files
+            return _slice_files(self._snapshot_sets(base), 0, 0) + self._plan_log(base, end)
         except Expired:
             self._forget()
             return []
 
-    def _planned(self, start: Position, end: Position) -> list[Slice]:
+    def _plan_batch(self, start: StreamPosition, end: StreamPosition) -> list[Slice]:
         if end.is_snapshot:
             same = start.is_snapshot and start.version == end.version
-            return _cut(self._snapshot_sets(end), start.files if same else 0, end.files)
+            return _slice_files(self._snapshot_sets(end), start.files if same else 0, end.files)
         if start.is_begin:
             return self._plan_begin(end)
         rest: list[Slice] = []
         if start.is_snapshot and start.files:
             # PySpark 4.1 asks for the head after a restart, wherever the stream was.
-            rest = _cut(self._snapshot_sets(start), start.files, 0)
+            rest = _slice_files(self._snapshot_sets(start), start.files, 0)
         return rest + self._plan_log(start, end)
 
-    def _plan_begin(self, end: Position) -> list[Slice]:
+    def _plan_begin(self, end: StreamPosition) -> list[Slice]:
         """Up to a position of the log: where the stream begins, or with PySpark 4.1, which asks for the head at first,
         after that."""
         if self._terms.start == "now":
             return []
         if self._terms.start == "snapshot":
-            return _cut(self._snapshot_sets(end), 0, 0)
-        begin = Position(self._catalog.at(self._terms.start).version, 0, self._own_id)
+            return _slice_files(self._snapshot_sets(end), 0, 0)
+        begin = StreamPosition(self._catalog.at(self._terms.start).version, 0, self._own_id)
         if begin.version >= end.version:
             return []
-        check_same_table(self._catalog.at(begin.version), self._name(begin.version), self._own_id)
+        check_same_table(self._catalog.at(begin.version), self._find_name(begin.version), self._own_id)
         return self._plan_log(begin, end)
 
-    def _plan_log(self, start: Position, end: Position) -> list[Slice]:
-        self._window(start)
+    def _plan_log(self, start: StreamPosition, end: StreamPosition) -> list[Slice]:
+        self._move_window(start)
         if self._scanned < end.version:
             until, self._until = self._until, end.version
             try:
@@ -418,15 +426,15 @@ class TableStream(Stream):
             if step.version > end.version:
                 break
             stop = end.files if step.version == end.version else 0
-            slices += _cut(step.sets, _skipped(step, start), stop)
+            slices += _slice_files(step.sets, _delivered_files(step, start), stop)
         return slices
 
-    def _watched(self) -> tuple[str, dict[str, Any]]:
+    def _watched_events(self) -> tuple[str, dict[str, Any]]:
         assert self._trail is not None
         return self._trail.name, {"names": [pair(self._trail.name)]}
 
 
-def check_called(table: Table, name: Name) -> None:
+def check_present_name(table: Table, name: Name) -> None:
     """NotFound when a table that was found by a name that it had is asked for as if it had it."""
     asked = parse_name(Kind.TABLE, name).full_name
     if asked != table.full_name:
@@ -446,14 +454,14 @@ def shape_of(columns: Sequence[Column]) -> list[Any]:
     )
 
 
-def _skipped(step: _Step, start: Position) -> int:
+def _delivered_files(step: VersionStep, start: StreamPosition) -> int:
     """How many files of a step were delivered before `start`."""
     if step.version == start.version:
         return start.files
     return step.files if step.version < start.version else 0
 
 
-def _cut(sets: Sequence[ChangeSet], start: int, stop: int) -> list[Slice]:
+def _slice_files(sets: Sequence[ChangeSet], start: int, stop: int) -> list[Slice]:
     """Files number `start` to `stop` (exclusive; 0: all) of all sets together."""
     slices = []
     begin = 0

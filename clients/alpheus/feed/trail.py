@@ -1,9 +1,7 @@
-"""What became of a table between two versions: the recorded actions in order (FORMAT.md, "Feeds").
+"""One event's way into row changes: what the recorded actions did to one table (FORMAT.md, "Feeds").
 
-A `Trail` reads events into `RowChange`s, one for each action that changed rows. It follows the table by its id, under
-the names that the table has. `alpheus.feed.change_sets` then says of each `RowChange` which rows of which files came or
-went. Spark's Parquet reader (`alpheus.spark.streams.frames`) or Python workers (`alpheus.spark.streams.source`) read
-those; neither needs more.
+A `TableTrail` reads events into `RowChange`s, one for each action that changed rows. It follows the table by its id,
+under every name that the table has. `TableTrail.take` tells the reading of one event from top to bottom.
 """
 
 from __future__ import annotations
@@ -42,16 +40,20 @@ _ROWS_KEPT = frozenset(
         "TABLE_SELECT", "TABLE_COMPACT",
     }
 )  # fmt: skip
-"""Types of actions that leave the rows as they are, where another writer recorded no operation."""
+"""Action types that leave the rows unchanged. Only read where another writer recorded no operation."""
 
 
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One action that changed the rows of a table, or a version that does not say how it did (no transaction).
+    """One action that changed the rows of a table, or a version that changed them without saying how.
 
-    `path_before`: the table's definition before it, "" when there was none. `path_after`, of a difference: the one
-    whose rows the table then had; `back_to`: the version at which it had had just these, -1 if that is not told.
-    `segments`: what an append, overwrite or change of rows brought in. The rest, of a
-    change of rows, is what its operation says (`ChangeRows`); `is_update`: of an update.
+    - `type`: "append", "overwrite" and "rows" (an operation `ChangeRows`) say what happened. "difference" means that
+      the rows of two definitions have to be compared.
+    - `transaction_id`: None for a version whose change belongs to no single transaction.
+    - `segments`: the files that an append, overwrite or change of rows added.
+    - `path_before`: the table's definition before the action, "" when there was none.
+    - `path_after`: for a difference, the definition with the new rows.
+    - `back_to`: for a difference, the version whose rows the table got back, -1 if that is not recorded.
+    - `is_update`: whether a change of rows is an update. The other fields are those of its `ChangeRows`.
     """
 
     version: int
@@ -70,118 +72,133 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 IdAt = Callable[[str], str]
+"""Returns the table id in the definition at a path."""
 
 
-class Trail:
+class TableTrail:
     """One table's way through the log. Give it every event that concerns the table's names, in order.
 
-    `name` is what the table is called after the events taken. Without `table_id` whatever table has the name is
-    followed. `is_there`: whether it exists; `gone_version`: the last version that dropped it. `altered`: the last
-    version that may have changed its columns. `id_at`: the table's id in the definition at a path (see `ids_in`);
-    without it, a table that comes back is known by the names that it had.
+    - `name`: the table's name after the events that were taken.
+    - `table_id`: the table to follow. Without an id the trail follows whatever table has the name.
+    - `exists`: whether the table exists after these events.
+    - `dropped_version`: the last version that dropped the table, -1 if none did.
+    - `altered_version`: the last version that may have changed the table's columns, -1 if none did.
+    - `id_at`: see `id_reader`. Without it, a table that is undropped is recognised by its former names.
     """
 
     def __init__(
-        self, name: str, table_id: str = "", *, is_there: bool = True, id_at: IdAt | None = None
+        self, name: str, table_id: str = "", *, exists: bool = True, id_at: IdAt | None = None
     ) -> None:
         self.name = name
         self.table_id = table_id
-        self.is_there = is_there
-        self.gone_version = -1
-        self.altered = -1
-        self._gone = ""  # the definition with which it was dropped
-        self._names = {name}  # all that it had
+        self.exists = exists
+        self.dropped_version = -1
+        self.altered_version = -1
         self.id_at = id_at
+        self._dropped_path = ""  # the definition with which the table was dropped
+        self._names = {name}  # every name that the table has had
 
-    def copy(self) -> Trail:
-        """One that goes its own way from here."""
+    def copy(self) -> TableTrail:
+        """Return an independent trail that begins where this one is."""
         found = copy.copy(self)
         found._names = set(self._names)
         return found
 
     def take(self, event: Event) -> list[RowChange]:
-        """What the event did to the table's rows. InvalidInput: `table_replaced` when another table took the name,
-        `not_supported` for what left nothing to read it from."""
-        found: list[RowChange] = []
-        explained = swept = False
+        """Move past an event, and return what it did to the table's rows, in order.
+
+        1. Each action on the table is read by its operation, or by its type where its writer recorded no operation.
+        2. An undropped namespace may bring the table back under another name.
+        3. An action on something else may change the table as a side effect. If no action explains the event, or the
+           table was dropped or brought back with its namespace, the definitions before and after are compared.
+
+        Raises InvalidInput: `table_replaced` when another table has the name now, `not_supported` for a version after
+        which there is nothing to read the rows from.
+        """
+        changes: list[RowChange] = []
+        is_explained = is_with_namespace = False
         for transaction in event.transactions:
             for action in transaction.actions:
-                is_of_namespace = action.name.kind is Kind.NAMESPACE
-                if action.name.kind is Kind.TABLE and (
-                    isinstance(action.operation, Undrop) or action.name.full_name in self._names
-                ):
-                    explained |= self._act(event, transaction.id, action, found)
-                if is_of_namespace and isinstance(action.operation, Undrop) and not self.is_there:
-                    self._look_in(event)
-                for effect in action.also:
-                    if effect.name.full_name != self.name:
-                        continue
-                    if not is_of_namespace and effect.name.kind is Kind.TABLE:
-                        # Another table that takes the name; or a view that binds to this one, or no longer does, which
-                        # is written into the table's definition.
-                        explained |= action.name.kind is Kind.TABLE or effect_type(effect) == "updated"
-                    # With its namespace a table goes and comes back, without its rows being told.
-                    swept |= is_of_namespace
-        if swept:
-            found.clear()
-        if swept or not explained:
-            self._differ(event, found)
-        return found
+                done = self._read_action(event, transaction.id, action)
+                if done is not None:
+                    changes += done
+                    is_explained = True
+                if action.name.kind is Kind.NAMESPACE:
+                    if isinstance(action.operation, Undrop) and not self.exists:
+                        self._find_after_undrop(event)
+                    is_with_namespace |= any(each.name.full_name == self.name for each in action.also)
+                else:
+                    is_explained |= self._explains_effect(action)
+        if is_with_namespace or not is_explained:
+            return self._compare_definitions(event)
+        return changes
 
-    def _act(self, event: Event, transaction_id: str, action: Action, found: list[RowChange]) -> bool:
-        """Take in an action on a table; False when it concerns another table."""
+    def _read_action(self, event: Event, transaction_id: str, action: Action) -> list[RowChange] | None:
+        """Return what an action on a table did to the rows of this one. Return None when the action does not concern
+        this table."""
+        if action.name.kind is not Kind.TABLE:
+            return None
         operation, before, after = action.operation, action.path_before, action.path_after
         if isinstance(operation, Undrop):
-            if self.is_there or not self._is_back(operation, after):
-                return False
-            self._called(action.name.full_name)
-            self._back(event, transaction_id, self._gone, after, found, operation.version)
-            return True
+            if self.exists or not self._is_undropped(operation, after):
+                return None
+            self._set_name(action.name.full_name)
+            return self._replace_rows(event, transaction_id, self._dropped_path, after, operation.version)
         if action.name.full_name != self.name:
-            return False
-        if not self.is_there and not _creates(action):
-            return True  # of another one that has the name meanwhile
+            return None
+        if not self.exists and not _creates_table(action):
+            return []  # another table has the name meanwhile
         match operation:
             case RenameObject():
-                self._called(operation.new_target.full_name)
+                self._set_name(operation.new_target.full_name)
             case DropTable():
-                self._dropped(event.version, before)
+                self._note_drop(event.version, before)
             case CreateTable():
-                self.is_there = self.is_there or not self.table_id or operation.table_id == self.table_id
+                self.exists = self.exists or not self.table_id or operation.table_id == self.table_id
             case UpdateTable():
-                self.altered = event.version
+                self.altered_version = event.version
             case ChangeRows(mode=ChangeMode.COMPACT):
                 pass
             case AppendFiles() | OverwriteFiles() | ChangeRows():
                 self._check_id(event.version, operation.table_id)
-                found.append(_row_change(event, transaction_id, operation, before))
+                return [_row_change_of(event, transaction_id, operation, before)]
             case RestoreTable():
-                self._back(event, transaction_id, before, after, found, operation.version)
+                return self._replace_rows(event, transaction_id, before, after, operation.version)
             case None:
-                self._act_by_type(event, transaction_id, action, found)
+                return self._read_action_type(event, transaction_id, action)
             case _:
-                self._back(event, transaction_id, before, after, found, -1)
-        return True
+                return self._replace_rows(event, transaction_id, before, after, -1)
+        return []
 
-    def _act_by_type(self, event: Event, transaction_id: str, action: Action, found: list[RowChange]) -> None:
-        """Take in an action of another writer, of which nothing but its type and its paths can be read."""
+    def _read_action_type(self, event: Event, transaction_id: str, action: Action) -> list[RowChange]:
+        """Read an action of another writer, which recorded only a type and paths."""
         if action.type == "TABLE_DROP":
-            self._dropped(event.version, action.path_before)
+            self._note_drop(event.version, action.path_before)
         elif action.type == "TABLE_CREATE":
-            self.is_there = self.is_there or not self.table_id
+            self.exists = self.exists or not self.table_id
         elif action.type not in _ROWS_KEPT:
-            self._back(event, transaction_id, action.path_before, action.path_after, found, -1)
+            return self._replace_rows(event, transaction_id, action.path_before, action.path_after, -1)
         elif action.type.startswith("TABLE_ALTER"):
-            self.altered = event.version
+            self.altered_version = event.version
+        return []
 
-    def _is_back(self, undrop: Undrop, path: str) -> bool:
-        """Whether it is this table that comes back: under any of its names, at any of its versions."""
+    def _explains_effect(self, action: Action) -> bool:
+        """Return whether the action changed this table as a side effect that leaves its rows alone: another table took
+        the name, or a view began or ceased to refer to the table."""
+        return any(
+            action.name.kind is Kind.TABLE or effect_type(effect) == "updated"
+            for effect in action.also
+            if effect.name.kind is Kind.TABLE and effect.name.full_name == self.name
+        )
+
+    def _is_undropped(self, undrop: Undrop, path: str) -> bool:
+        """Return whether this table is the one that comes back, from any of its versions and under any of its names."""
         if self.id_at is None or not self.table_id or not path:
             return undrop.source.full_name in self._names
         return self.id_at(path) == self.table_id
 
-    def _look_in(self, event: Event) -> None:
-        """Whether the table came back with a namespace that is called otherwise."""
+    def _find_after_undrop(self, event: Event) -> None:
+        """Find the table's name when it came back with a namespace, which may have another name now."""
         if self.id_at is None or not self.table_id:
             return
         for changed in event.changes:
@@ -190,59 +207,56 @@ class Trail:
                 and changed.path_after
                 and self.id_at(changed.path_after) == self.table_id
             ):
-                self._called(changed.name.full_name)
+                self._set_name(changed.name.full_name)
 
-    def _called(self, name: str) -> None:
+    def _set_name(self, name: str) -> None:
         self.name = name
         self._names.add(name)
 
     def _check_id(self, version: int, table_id: str) -> None:
         if self.table_id and table_id != self.table_id:
             raise InvalidInput(
-                f"at version {version} table {self.name} is another one, of id {table_id}; this was {self.table_id}",
+                f"at version {version} table {self.name} has id {table_id}; the feed follows id {self.table_id}",
                 kind="table_replaced",
                 version=version,
-                hint="a feed follows one table: begin where the one of today was made, or start the stream anew",
+                hint="begin the feed at the version that created the present table, or restart the stream with a"
+                " new checkpoint",
             )
 
-    def _differ(self, event: Event, found: list[RowChange]) -> None:
-        """A version that changed the table without an action on it: its definitions tell."""
+    def _compare_definitions(self, event: Event) -> list[RowChange]:
+        """Return the change of a version that no action explains, from the table's definitions before and after."""
         transaction_id = event.transactions[0].id if len(event.transactions) == 1 else None
         operations = [action.operation for each in event.transactions for action in each.actions]
-        version = -1
+        back_to = -1
         if len(operations) == 1 and _is_namespace_undrop(operations[0]):
-            version = operations[0].version
+            back_to = operations[0].version
+        found: list[RowChange] = []
         for changed in event.changes:
             if changed.name.kind is not Kind.TABLE or changed.name.full_name != self.name:
                 continue
             if changed.type == "dropped":
-                self._dropped(event.version, changed.path_before)
+                self._note_drop(event.version, changed.path_before)
             else:
-                before = changed.path_before or self._gone
-                self._back(event, transaction_id, before, changed.path_after, found, version)
+                before = changed.path_before or self._dropped_path
+                found += self._replace_rows(event, transaction_id, before, changed.path_after, back_to)
+        return found
 
-    def _dropped(self, version: int, path: str) -> None:
-        self.is_there, self.gone_version, self._gone = False, version, path
+    def _note_drop(self, version: int, path: str) -> None:
+        self.exists, self.dropped_version, self._dropped_path = False, version, path
 
-    def _back(
-        self,
-        event: Event,
-        transaction_id: str | None,
-        before: str,
-        after: str,
-        found: list[RowChange],
-        version: int,
-    ) -> None:
-        """The table has another state, with all that belongs to it: as of `version`, if that is told."""
+    def _replace_rows(
+        self, event: Event, transaction_id: str | None, before: str, after: str, back_to: int
+    ) -> list[RowChange]:
+        """Return a difference: the table has other rows, and perhaps other columns. See `RowChange` for `back_to`."""
         if not after:
             raise InvalidInput(
-                f"version {event.version} changed table {self.name} without saying how",
+                f"version {event.version} changed table {self.name} and does not record how",
                 kind="not_supported",
                 version=event.version,
-                hint="read the table as a whole: full_refresh of a job, a new checkpoint of a stream",
+                hint="read the whole table: run the job with full_refresh, or give the stream a new checkpoint",
             )
-        self.is_there, self.altered = True, event.version
-        found.append(
+        self.exists, self.altered_version = True, event.version
+        return [
             RowChange(
                 version=event.version,
                 created_at=time_of(event.created_at_millis),
@@ -250,12 +264,12 @@ class Trail:
                 type="difference",
                 path_before=before,
                 path_after=after,
-                back_to=version,
+                back_to=back_to,
             )
-        )
+        ]
 
 
-def _row_change(
+def _row_change_of(
     event: Event, transaction_id: str, operation: AppendFiles | OverwriteFiles | ChangeRows, path_before: str
 ) -> RowChange:
     common = RowChange(
@@ -279,7 +293,7 @@ def _row_change(
     )
 
 
-def _creates(action: Action) -> bool:
+def _creates_table(action: Action) -> bool:
     return isinstance(action.operation, CreateTable) or (
         action.operation is None and action.type == "TABLE_CREATE"
     )

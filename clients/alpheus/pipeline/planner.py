@@ -14,8 +14,8 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
 from alpheus.feed.former_names import name_at, names_before
-from alpheus.feed.log import follow, ids_in, pair, read_events
-from alpheus.feed.trail import RowChange, Trail
+from alpheus.feed.log import follow, id_reader, pair, read_events
+from alpheus.feed.trail import RowChange, TableTrail
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
 from alpheus.models import Table, time_of
@@ -72,7 +72,7 @@ class _IdleMark(msgspec.Struct, frozen=True):
 
     transaction_id: str
     version: int
-    trails: dict[str, Trail]
+    trails: dict[str, TableTrail]
 
 
 class Planner:
@@ -85,7 +85,7 @@ class Planner:
         self._pipeline = pipeline
         self._jobs = jobs
         self._now = now
-        self._id_at = ids_in(catalog)
+        self._id_at = id_reader(catalog)
         self._idle: dict[str, _IdleMark] = {}  # by job
         self._outputs = Outputs(catalog, pipeline)
         self._name_checks: dict[tuple[str, InputPosition], bool] = {}  # see `_had_declared_name`
@@ -361,11 +361,11 @@ class Planner:
     ) -> Table | None:
         """Find an input's table after a rename. Return None when the table was dropped, since it may come back. Raise
         InvalidInput (`table_replaced`) when another table took its place."""
-        trail = Trail(position.table or declared.full_name, position.table_id)
+        trail = TableTrail(position.table or declared.full_name, position.table_id)
         for _ in follow(self._catalog, trail, position.version, until):
             pass
         found = load_existing(reader, [pair(trail.name), pair(declared.full_name)])
-        table = found.get(pair(trail.name)) if trail.is_there else None
+        table = found.get(pair(trail.name)) if trail.exists else None
         if table is not None and table.id == position.table_id:
             return table
         other = table or found.get(pair(declared.full_name))
@@ -405,30 +405,30 @@ class Planner:
 
     def _find_begins(
         self, job: Job, inputs: Mapping[str, Table], known: Mapping[str, InputPosition], until: int
-    ) -> dict[str, tuple[int, Trail] | None]:
+    ) -> dict[str, tuple[int, TableTrail] | None]:
         """Find for each triggering input the version after which its changes count, and the trail that follows them.
         None means that all rows count."""
-        found: dict[str, tuple[int, Trail] | None] = {}
+        found: dict[str, tuple[int, TableTrail] | None] = {}
         for key, value in job.triggers.items():
             table, position = inputs[key], known.get(key)
             if position is not None:
-                found[key] = position.version, Trail(position.table or value.full_name, table.id)
+                found[key] = position.version, TableTrail(position.table or value.full_name, table.id)
             elif value.start == "snapshot":
                 found[key] = None
             elif value.start == "now":
-                found[key] = until, Trail(table.full_name, table.id)
+                found[key] = until, TableTrail(table.full_name, table.id)
             else:
                 found[key] = self._find_start(value, table, until)
         return found
 
-    def _find_start(self, declared: Input, table: Table, until: int) -> tuple[int, Trail] | None:
+    def _find_start(self, declared: Input, table: Table, until: int) -> tuple[int, TableTrail] | None:
         snapshot = self._catalog.at(declared.start)
         version = min(snapshot.version, until)
         former = name_at(self._catalog, table.full_name, version, until)
         then = load_existing(snapshot, [pair(former)]).get(pair(former))
         if then is None or then.id != table.id:
             return None  # the table was created later
-        return version, Trail(former, table.id)
+        return version, TableTrail(former, table.id)
 
     def _find_changes(
         self,
@@ -478,7 +478,7 @@ class Planner:
 
     def _read_changes(
         self,
-        trails: Mapping[str, Trail],
+        trails: Mapping[str, TableTrail],
         afters: Mapping[str, int],
         until: int,
         found: Mapping[str, list[RowChange]],
@@ -488,7 +488,7 @@ class Planner:
         for trail in trails.values():
             trail.id_at = self._id_at
         while position < until:
-            if not all(trail.is_there for trail in trails.values()):
+            if not all(trail.exists for trail in trails.values()):
                 yield from self._read_changes_apart(trails, afters, position, until, found)
                 return
             names = {trail.name for trail in trails.values()}
@@ -500,14 +500,14 @@ class Planner:
                         if position > afters[key]:
                             found[key].extend(trail.take(event))
                     yield position
-                    if {trail.name for trail in trails.values() if trail.is_there} != names:
+                    if {trail.name for trail in trails.values() if trail.exists} != names:
                         break  # continue under the new names
                 else:
                     return
 
     def _read_changes_apart(
         self,
-        trails: Mapping[str, Trail],
+        trails: Mapping[str, TableTrail],
         afters: Mapping[str, int],
         position: int,
         until: int,
@@ -550,15 +550,15 @@ class _Changes(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     changes: dict[str, list[RowChange] | None]
     begins: dict[str, int]
-    trails: dict[str, Trail]
+    trails: dict[str, TableTrail]
 
 
-def _check_seen(trails: Mapping[str, Trail], inputs: Mapping[str, Table], until: int) -> None:
+def _check_seen(trails: Mapping[str, TableTrail], inputs: Mapping[str, Table], until: int) -> None:
     """Raise InvalidInput when the log did not lead to the existing table: the table may hold rows that were not seen,
     and a position must not skip them."""
     for key, trail in trails.items():
         table = inputs[key]
-        if not trail.is_there or trail.name != table.full_name:
+        if not trail.exists or trail.name != table.full_name:
             raise InvalidInput(
                 f"input {key!r}: the log up to version {until} does not show how table {trail.name} became"
                 f" {table.full_name} of id {table.id}",

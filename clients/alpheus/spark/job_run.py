@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from alpheus.catalog import Transaction
-from alpheus.feed.past import Past, lasting
+from alpheus.feed.past import RowHistory, lasting_changes
 from alpheus.feed.trail import RowChange
 from alpheus.models import Table
 from alpheus.pipeline.jobs import Job
@@ -231,8 +231,8 @@ class JobRun(BaseRun):
     def _lasting(self, input: str, changes: list[RowChange]) -> list[RowChange]:
         """Those that no later one took back: rows that came in and are gone again were never there for the job."""
         table, begin = self._work.inputs[input], self._work.begins[input]
-        past = Past(self._lake.catalog, table.id, table.full_name, self.version)
-        return lasting(changes, begin, lambda version: past.same(version, begin))
+        past = RowHistory(self._lake.catalog, table.id, table.full_name, self.version)
+        return lasting_changes(changes, begin, lambda version: past.had_same_rows(version, begin))
 
     # -- writing
 

@@ -33,7 +33,7 @@ from plain_lake import (
 import alpheus
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.feed import log
-from alpheus.feed.trail import Trail
+from alpheus.feed.trail import TableTrail
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, planner, runner, table
 from alpheus.pipeline.inbox import Inbox
 from alpheus_journal.model.definitions import InputPosition
@@ -569,7 +569,7 @@ def test_a_way_that_the_log_does_not_tell_parks_the_job(
     catalog.append("sales.orders", arrow([(1, 1)]))
     driver = runner_of(PlainLake(catalog), copying())
     [result] = driver.run()
-    monkeypatch.setattr(Trail, "take", lambda self, event: [])
+    monkeypatch.setattr(TableTrail, "take", lambda self, event: [])
     catalog.rename_table("sales.orders", "sales.away")
     catalog.append("sales.away", arrow([(2, 1)]))
     monkeypatch.setattr(planner.Planner, "_find_renamed_input", lambda *_: catalog.load_table("sales.away"))

@@ -23,12 +23,12 @@ from alpheus.feed import log, trail
 from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.former_names import name_at
 from alpheus.feed.log import follow
-from alpheus.feed.past import Past, lasting
+from alpheus.feed.past import RowHistory, lasting_changes
 from alpheus.feed.stream import EventStream
-from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.stream_position import EventTerms, StreamPosition, StreamTerms, position_of
 from alpheus.feed.table_range import range_of
 from alpheus.feed.table_stream import Slice, TableStream
-from alpheus.feed.trail import Trail
+from alpheus.feed.trail import TableTrail
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
 from alpheus.sync.portal import run
@@ -73,8 +73,8 @@ def changed(
     asked = range_of(catalog, name, after, until)
     storage = catalog.storage()
     reader = ChangeReader(storage, FileLists(storage, run), asked.table.id)
-    steps = follow(catalog, asked.trail(), asked.after, asked.until)
-    sets = [one for _, changes in steps for change in changes for one in reader.sets(change)]
+    steps = follow(catalog, asked.start_trail(), asked.after, asked.until)
+    sets = [one for _, changes in steps for change in changes for one in reader.read(change)]
     found = read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)
     return [(row["_change_type"], row["id"], row["_commit_version"]) for row in found]
 
@@ -83,7 +83,7 @@ def stream_of(catalog: alpheus.Catalog, **terms: Any) -> TableStream:
     table = catalog.load_table(terms.get("table", "s.t"))
     return TableStream(
         catalog,
-        Terms(**({"table": "s.t"} | terms)),
+        StreamTerms(**({"table": "s.t"} | terms)),
         table,
         table.columns,
         hold_seconds=0.0,
@@ -93,12 +93,12 @@ def stream_of(catalog: alpheus.Catalog, **terms: Any) -> TableStream:
 def drained(
     catalog: alpheus.Catalog,
     stream: TableStream,
-    start: Position | None = None,
+    start: StreamPosition | None = None,
     files: int | None = None,
     name: str = "s.t",
-) -> tuple[list[list[int]], Position]:
+) -> tuple[list[list[int]], StreamPosition]:
     """Ids of each batch until there is nothing new, and where that ends."""
-    position = Position() if start is None else start
+    position = StreamPosition() if start is None else start
     batches = []
     while (end := stream.latest(position, files, None)) != position:
         # Through JSON, as Spark keeps it.
@@ -406,7 +406,7 @@ def test_what_came_and_went_is_the_difference(
         assert [version for *_, version in found] == sorted(version for *_, version in found)
 
         stream = stream_of(catalog, table=name, start=begin, changes=True)
-        position = Position()
+        position = StreamPosition()
         streamed = []
         while (end := stream.latest(position, files, None)) != position:
             slices = stream.plan(position, end)
@@ -440,16 +440,16 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
         head = catalog.version()
         begin = min(begin, head)
         asked = range_of(catalog, name, begin, head)
-        if not asked.is_there:
+        if not asked.exists:
             return
-        steps = follow(catalog, asked.trail(), begin, head)
+        steps = follow(catalog, asked.start_trail(), begin, head)
         found = [change for _, changes in steps for change in changes]
         id = asked.table.id
-        past = Past(catalog, id, name, head)
-        kept = lasting(found, begin, lambda v: past.same(v, begin))
+        past = RowHistory(catalog, id, name, head)
+        kept = lasting_changes(found, begin, lambda v: past.had_same_rows(v, begin))
         storage = catalog.storage()
         reader = ChangeReader(storage, FileLists(storage, run), id)
-        sets = [one for change in kept for one in reader.sets(change)]
+        sets = [one for change in kept for one in reader.read(change)]
         if any(one.change_type != "insert" for one in sets):
             assert not is_plain
             return
@@ -486,14 +486,14 @@ def test_the_past_knows_when_a_table_had_the_same_rows(
                 states[after] = after
         head = catalog.version()
         id = catalog.load_table(name).id
-        past = Past(catalog, id, name, head)
+        past = RowHistory(catalog, id, name, head)
         for older, newer in sorted(asked, key=lambda pair: pair[1]):
             newer = min(2 + newer, head)
             older = min(2 + older, newer)
             expected = states[older] == states[newer]
             if called(catalog, id, older):
-                assert past.same(older, newer) == expected
-                assert Past(catalog, id, name, head).same(older, newer) == expected
+                assert past.had_same_rows(older, newer) == expected
+                assert RowHistory(catalog, id, name, head).same(older, newer) == expected
             if expected and (then := called(catalog, id, newer)) and (first := called(catalog, id, older)):
                 rows_then = catalog.read(then, at=newer)["id"].to_pylist()
                 assert sorted(rows_then) == sorted(catalog.read(first, at=older)["id"].to_pylist())
@@ -545,20 +545,20 @@ def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alp
     head = catalog.version()
     table = catalog.load_table("s.t")
     seen: Any = Read(catalog)
-    past = Past(seen, table.id, "s.t", head)
-    assert past.same(head - 2, head)
-    assert not past.same(head - 1, head)
-    assert past.same(first, head)
-    assert not past.same(first - 1, head)
+    past = RowHistory(seen, table.id, "s.t", head)
+    assert past.had_same_rows(head - 2, head)
+    assert not past.had_same_rows(head - 1, head)
+    assert past.had_same_rows(first, head)
+    assert not past.had_same_rows(first - 1, head)
     assert set(seen.followed.values()) == {1}
     assert seen.calls <= 2 * (head - first + 2)
     # What went back to what is not kept has the rows of nothing that is.
     seen.gone = first + 10
-    past = Past(seen, table.id, "s.t", head)
-    assert not past.same(first + 8, head)
-    assert past.same(head, head)
-    assert not past.same(first + 11, head)
-    assert past.same(first + 12, head)
+    past = RowHistory(seen, table.id, "s.t", head)
+    assert not past.had_same_rows(first + 8, head)
+    assert past.had_same_rows(head, head)
+    assert not past.had_same_rows(first + 11, head)
+    assert past.had_same_rows(first + 12, head)
 
 
 @pytest.mark.usefixtures("asked_itself")
@@ -575,9 +575,9 @@ def test_a_stream_asks_for_the_past_once_and_only_where_it_matters(catalog: alph
     table = catalog.load_table("s.t")
     for on_delete, most in (("skip", 3), ("fail", 3 + 2 * 31)):
         seen: Any = Read(catalog)
-        terms = Terms(table="s.t", start=begin, on_delete=on_delete)  # type: ignore[arg-type]
+        terms = StreamTerms(table="s.t", start=begin, on_delete=on_delete)  # type: ignore[arg-type]
         stream = TableStream(seen, terms, table, table.columns, hold_seconds=0.0)
-        stream.latest(stream.latest(Position(), None, None), None, None)
+        stream.latest(stream.latest(StreamPosition(), None, None), None, None)
         assert max(seen.followed.values()) <= 2
         assert seen.calls <= most, on_delete
 
@@ -589,9 +589,9 @@ def test_a_trail_tells_another_table_from_its_own(catalog: alpheus.Catalog) -> N
     catalog.create_table("s.x", rows(2))
     catalog.rename_table("s.x", "s.t")
     catalog.overwrite("s.t", rows(3))
-    trail = Trail("s.t", own)
+    trail = TableTrail("s.t", own)
     found = [c for _, changes in follow(catalog, trail, 2, catalog.version()) for c in changes]
-    assert ([change.version for change in found], trail.is_there, trail.gone_version) == ([3], False, 4)
+    assert ([change.version for change in found], trail.exists, trail.dropped_version) == ([3], False, 4)
     catalog.rename_table("s.t", "s.x")
     catalog.undrop("s.t", at=3)
     catalog.append("s.t", rows(4))
@@ -619,13 +619,14 @@ def test_the_first_batch_can_be_planned_again(catalog: alpheus.Catalog) -> None:
     """Spark asks for the beginning anew, when more was committed."""
     catalog.append("s.t", rows(1))
     ends = {
-        start: stream_of(catalog, start=start).latest(Position(), None, None) for start in ("snapshot", "now")
+        start: stream_of(catalog, start=start).latest(StreamPosition(), None, None)
+        for start in ("snapshot", "now")
     }
-    whole = stream_of(catalog, start=0 + catalog.version() - 1).latest(Position(), None, None)
+    whole = stream_of(catalog, start=0 + catalog.version() - 1).latest(StreamPosition(), None, None)
     catalog.append("s.t", rows(2))
     for start, expected in (("snapshot", [1]), ("now", [])):
         stream = stream_of(catalog, start=start)
-        assert [r["id"] for r in read(catalog, stream.plan(Position(), ends[start]))] == expected
+        assert [r["id"] for r in read(catalog, stream.plan(StreamPosition(), ends[start]))] == expected
         assert drained(catalog, stream, ends[start])[0] == [[2]]
     assert drained(catalog, stream_of(catalog), whole)[0] == [[1, 2]]
 
@@ -637,7 +638,7 @@ def test_what_removes_rows_fails_or_is_passed_over(catalog: alpheus.Catalog) -> 
     catalog.append("s.t", rows(4))
     assert drained(catalog, stream_of(catalog, start=2, on_delete="skip"))[0] == [[], [1, 2, 4]]
     stream = stream_of(catalog, start=2)
-    position = stream.latest(Position(), None, None)
+    position = stream.latest(StreamPosition(), None, None)
     with pytest.raises(InvalidInput, match=f"version {overwritten} overwrote the table"):
         stream.latest(position, None, None)
     [_, all_rows] = drained(catalog, stream_of(catalog, start=2, changes=True))[0]
@@ -648,7 +649,7 @@ def test_versions_bound_a_batch(catalog: alpheus.Catalog) -> None:
     for n in range(5):
         catalog.append("s.t", rows(n))
     stream = stream_of(catalog, start=2)
-    position = stream.latest(Position(), None, 2)
+    position = stream.latest(StreamPosition(), None, 2)
     sizes = []
     while (end := stream.latest(position, None, 2)) != position:
         sizes.append(len(stream.plan(position, end)))
@@ -667,8 +668,11 @@ def test_a_run_ends_at_the_head_that_it_began_with(catalog: alpheus.Catalog) -> 
         catalog.create_namespace(f"n{next(_numbers)}")
     later = stream_of(catalog)
     later.pin_head()
-    assert drained(catalog, later, position) == ([[2]], Position(catalog.version(), 0, position.table_id))
-    assert drained(catalog, later, Position(catalog.version(), 0, position.table_id))[0] == []
+    assert drained(catalog, later, position) == (
+        [[2]],
+        StreamPosition(catalog.version(), 0, position.table_id),
+    )
+    assert drained(catalog, later, StreamPosition(catalog.version(), 0, position.table_id))[0] == []
 
 
 def test_a_position_without_news_moves_on_in_the_end(catalog: alpheus.Catalog) -> None:
@@ -676,16 +680,16 @@ def test_a_position_without_news_moves_on_in_the_end(catalog: alpheus.Catalog) -
     table = catalog.load_table("s.t")
     stream = TableStream(
         catalog,
-        Terms(table="s.t", start="now"),
+        StreamTerms(table="s.t", start="now"),
         table,
         table.columns,
         monotonic=lambda: float(next(clock)),
         hold_seconds=0.0,
     )
-    position = stream.latest(Position(), None, None)
+    position = stream.latest(StreamPosition(), None, None)
     catalog.create_namespace("elsewhere")
     moved = stream.latest(position, None, None)
-    assert moved == Position(catalog.version(), 0, table.id)
+    assert moved == StreamPosition(catalog.version(), 0, table.id)
     assert stream.plan(position, moved) == []
 
 
@@ -725,7 +729,7 @@ def test_a_dropped_table_ends_a_stream_and_a_new_one_is_refused(catalog: alpheus
         with pytest.raises(InvalidInput, match="is another one"):
             stream_of(catalog).plan(position, moment)
     with pytest.raises(InvalidInput, match="dropped and made anew"):
-        late.latest(Position(), None, None)
+        late.latest(StreamPosition(), None, None)
     catalog.drop_table("s.t")
     catalog.undrop("s.t", at=gone - 1)
     assert drained(catalog, stream_of(catalog), position)[0] == [[1]]
@@ -764,8 +768,8 @@ def test_the_rest_of_a_snapshot_comes_before_a_head(catalog: alpheus.Catalog) ->
     for number in range(4):
         catalog.append("s.t", rows(number))
     stream = stream_of(catalog)
-    middle = stream.latest(Position(), 1, None)
-    given = [row["id"] for row in read(catalog, stream.plan(Position(), middle))]
+    middle = stream.latest(StreamPosition(), 1, None)
+    given = [row["id"] for row in read(catalog, stream.plan(StreamPosition(), middle))]
     again = stream_of(catalog)
     head = again.head()
     assert head.version == middle.version
@@ -862,7 +866,7 @@ def test_an_outage_is_waited_for_and_not_for_ever(catalog: alpheus.Catalog) -> N
 
     def stream(times: int, seconds: float) -> TableStream:
         failing: Any = Failing(catalog, lambda: Unavailable("the daemon is away"), times)
-        terms = Terms(table="s.t", outage_seconds=seconds)
+        terms = StreamTerms(table="s.t", outage_seconds=seconds)
         return TableStream(
             failing,
             terms,
@@ -874,18 +878,18 @@ def test_an_outage_is_waited_for_and_not_for_ever(catalog: alpheus.Catalog) -> N
         )
 
     patient = stream(5, 100.0)
-    end = patient.latest(Position(), None, None)
-    assert [row["id"] for row in read(catalog, patient.plan(Position(), end))] == [1]
+    end = patient.latest(StreamPosition(), None, None)
+    assert [row["id"] for row in read(catalog, patient.plan(StreamPosition(), end))] == [1]
     assert len(pauses) == 5
     with pytest.raises(Unavailable):
-        stream(99, 4.0).latest(Position(), None, None)
+        stream(99, 4.0).latest(StreamPosition(), None, None)
 
 
 @pytest.mark.usefixtures("asked_itself")
 def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: alpheus.Catalog) -> None:
     catalog.append("s.t", rows(1))
     table = catalog.load_table("s.t")
-    position = Position(2, 0, table.id)
+    position = StreamPosition(2, 0, table.id)
 
     class Forgetful(Failing):
         def read_events(self, *, after: int, **options: Any) -> Any:
@@ -895,7 +899,7 @@ def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: al
 
     def stream(on_expired: Any) -> TableStream:
         old: Any = Forgetful(catalog, Exception, 0)
-        terms = Terms(table="s.t", on_expired=on_expired)
+        terms = StreamTerms(table="s.t", on_expired=on_expired)
         return TableStream(old, terms, table, table.columns, hold_seconds=0.0)
 
     with pytest.raises(Expired, match="not kept") as error:
@@ -921,30 +925,30 @@ def test_a_batch_that_comes_again_when_history_is_gone_gives_all_rows(catalog: a
     forgetful: Any = Read(catalog)
 
     def stream(on_expired: Any = "snapshot") -> TableStream:
-        terms = Terms(table="s.t", on_expired=on_expired)
+        terms = StreamTerms(table="s.t", on_expired=on_expired)
         return TableStream(forgetful, terms, table, table.columns, hold_seconds=0.0)
 
-    def ids(start: Position, end: Position) -> list[int]:
+    def ids(start: StreamPosition, end: StreamPosition) -> list[int]:
         return sorted(row["id"] for row in read(catalog, stream().plan(start, end)))
 
-    old = Position(3, 0, table.id)
-    middle = Position(5, 0, table.id)
-    within = stream().latest(Position(last - 1, 0, table.id), 1, None)
+    old = StreamPosition(3, 0, table.id)
+    middle = StreamPosition(5, 0, table.id)
+    within = stream().latest(StreamPosition(last - 1, 0, table.id), 1, None)
     assert (within.version, within.files, within.base) == (last, 1, last - 1)
-    part = Position(last - 1, 2, table.id, is_snapshot=True)
+    part = StreamPosition(last - 1, 2, table.id, is_snapshot=True)
     assert ids(old, middle) == [1, 2]
     forgetful.gone = 3
     with pytest.raises(Expired, match="not kept") as error:
         stream("fail").plan(old, middle)
     assert "on_expired" in error.value.hint
-    for start in (old, Position(2, 3, table.id, is_snapshot=True)):
+    for start in (old, StreamPosition(2, 3, table.id, is_snapshot=True)):
         assert ids(start, middle) == [0, 1, 2]
         # The one that follows has what is left, also of a version of which this one ends in the middle.
         assert ids(start, within) == [0, 1, 2, 3, 4]
         assert drained(catalog, stream(), within)[0] == [[5]]
     # When the end is gone as well, the next one begins anew.
     forgetful.gone = last - 1
-    for end in (middle, within, part, Position(part.version, 0, table.id, is_snapshot=True)):
+    for end in (middle, within, part, StreamPosition(part.version, 0, table.id, is_snapshot=True)):
         assert ids(old, end) == []
         assert [sorted(batch) for batch in drained(catalog, stream(), end)[0]] == [[0, 1, 2, 3, 4, 5]]
 
@@ -971,14 +975,14 @@ def test_an_offset_of_another_source_is_refused() -> None:
 
 def test_events_in_batches(catalog: alpheus.Catalog) -> None:
     stream = EventStream(catalog, EventTerms(), hold_seconds=0.0)
-    position = stream.latest(Position(), 2)
-    assert stream.plan(Position(), position) == (None, 1)
+    position = stream.latest(StreamPosition(), 2)
+    assert stream.plan(StreamPosition(), position) == (None, 1)
     end = stream.latest(position, 2)
     assert stream.plan(position, end) == (1, 2)
     assert stream.latest(end, 2) == end
     only = EventStream(catalog, EventTerms(start="now", names=("s.t",)), hold_seconds=0.0)
-    begin = only.latest(Position(), None)
-    assert (begin.version, only.plan(Position(), begin)) == (2, None)
+    begin = only.latest(StreamPosition(), None)
+    assert (begin.version, only.plan(StreamPosition(), begin)) == (2, None)
     catalog.create_namespace("elsewhere")
     assert only.latest(begin, None) == begin
     catalog.append("s.t", rows(1))

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 import alpheus
 from alpheus.errors import Expired, InvalidInput, NotFound
 from alpheus.feed.stream import EventStream
-from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.stream_position import EventTerms, StreamPosition, StreamTerms, position_of
 from alpheus.feed.table_stream import TableStream
 from alpheus.spark.streams.options import check_use, options_of
 from alpheus.spark.streams.source import (
@@ -172,13 +172,13 @@ def test_events_go_on_in_their_own_catalog_alone(catalog: alpheus.Catalog) -> No
         with pytest.raises(InvalidInput, match="the token is of catalog"):
             version_of(other, event.token)
         stream, strange = (EventStream(each, EventTerms(), hold_seconds=0.0) for each in (catalog, other))
-        end = stream.latest(Position(), None)
+        end = stream.latest(StreamPosition(), None)
         assert position_of(end.to_offset()) == end
-        assert stream.latest(Position(1), None).version == 2, "one that says nothing of its catalog"
-        for ask in (lambda: strange.latest(end, None), lambda: strange.plan(Position(), end)):
+        assert stream.latest(StreamPosition(1), None).version == 2, "one that says nothing of its catalog"
+        for ask in (lambda: strange.latest(end, None), lambda: strange.plan(StreamPosition(), end)):
             with pytest.raises(InvalidInput, match="is another one"):
                 ask()
-        assert strange.head() == Position(3, catalog_id=other.info().catalog_id)
+        assert strange.head() == StreamPosition(3, catalog_id=other.info().catalog_id)
         for each in (stream, strange):
             each.close()
 
@@ -189,7 +189,7 @@ def test_a_version_that_is_delivered_in_part_is_finished_as_it_was_begun(catalog
     def opened(**given: Any) -> TableStream:
         table = catalog.load_table("s.t")
         return TableStream(
-            catalog, Terms(table="s.t", start=2, **given), table, table.columns, hold_seconds=0.0
+            catalog, StreamTerms(table="s.t", start=2, **given), table, table.columns, hold_seconds=0.0
         )
 
     def numbers(*ids: int) -> pa.Table:
@@ -200,14 +200,14 @@ def test_a_version_that_is_delivered_in_part_is_finished_as_it_was_begun(catalog
         tx.overwrite("s.t", numbers(1))
         tx.append("s.t", numbers(2))
         tx.append("s.t", numbers(3))
-    position = Position()
+    position = StreamPosition()
     changes = opened(changes=True)
     for _ in range(3):  # where it begins, the first row, and of the overwrite what went
         position = changes.latest(position, 1, None)
     offset = position.to_offset()
     assert (offset["v"], offset["f"], offset["r"]) == (4, 1, "changes")
     rows = opened(on_delete="skip")
-    end = Position(4, 0, position.table_id)
+    end = StreamPosition(4, 0, position.table_id)
     for ask in (
         lambda: rows.latest(position_of(offset), 1, None),
         lambda: rows.plan(position_of(offset), end),

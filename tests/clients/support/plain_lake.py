@@ -71,7 +71,7 @@ class PlainRun(JobRun):
         reader = ChangeReader(self._lake.storage, self._lake.lists, table.id)
         if self._job.inputs[input].mode == "appends":
             found = self._lasting(input, found)
-        sets = [each for change in found for each in reader.sets(change)]
+        sets = [each for change in found for each in reader.read(change)]
         if self._job.inputs[input].mode == "appends":
             refuse_removals(sets, "")
         return [

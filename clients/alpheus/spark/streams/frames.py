@@ -50,13 +50,13 @@ def changed(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFr
 
 def everything(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
     """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
-    return _labelled(lake, table, _reader(lake, table).snapshot(table, version, created_at))
+    return _labelled(lake, table, _reader(lake, table).read_snapshot(table, version, created_at))
 
 
 def between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
     """What `SparkCatalog.changes` gives."""
     asked = range_of(lake.catalog, name, after, until)
-    steps = follow(lake.catalog, asked.trail(), asked.after, asked.until)
+    steps = follow(lake.catalog, asked.start_trail(), asked.after, asked.until)
     found = [change for _, changes in steps for change in changes]
     with missing_told(lake, lambda: asked.table):
         return changed(lake, asked.table.definition, found)
@@ -68,7 +68,7 @@ def _reader(lake: Lake, table: TableDef) -> ChangeReader:
 
 def _sets(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:
     reader = _reader(lake, table)
-    return [found for change in changes for found in reader.sets(change)]
+    return [found for change in changes for found in reader.read(change)]
 
 
 def _scan(

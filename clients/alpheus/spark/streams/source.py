@@ -57,12 +57,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
 from alpheus.feed.change_sets import CHANGE_COLUMNS, ChangeReader, ChangeSet, check_column_names
-from alpheus.feed.former_names import moved
+from alpheus.feed.former_names import find_moved
 from alpheus.feed.log import follow
 from alpheus.feed.stream import EventStream
-from alpheus.feed.stream_position import EventTerms, Position, Terms, position_of
+from alpheus.feed.stream_position import EventTerms, StreamPosition, StreamTerms, position_of
 from alpheus.feed.table_range import range_of
-from alpheus.feed.table_stream import Slice, TableStream, check_called
+from alpheus.feed.table_stream import Slice, TableStream, check_present_name
 from alpheus.models import Event, Table, time_of
 from alpheus.rows.file_reader import FileReader, read_data_file
 from alpheus.rows.manifest_files import FileLists
@@ -155,7 +155,7 @@ class AlpheusSource(DataSource):
         check_use(self._given, "read", self._options.feed)
         if self._options.feed == "events":
             return EventReader(self._options, schema)
-        check_called(self._pin().table, self._options.table)
+        check_present_name(self._pin().table, self._options.table)
         return TableReader(self._options, self._pin(), schema)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -200,7 +200,7 @@ def _found(catalog: Catalog, name: str, at: str | None, *, is_followed: bool) ->
     try:
         table = catalog.at(at).load_table(name)
     except NotFound:
-        found = moved(catalog, name) if is_followed else None
+        found = find_moved(catalog, name) if is_followed else None
         if found is None:
             raise
         table = found
@@ -407,12 +407,12 @@ class TableReader(DataSourceReader):
             reader = ChangeReader(storage, FileLists(storage, run), self._table.id)
             if self._options.feed == "changes":
                 asked = range_of(catalog, self._options.table, self._options.after, self._table.version)
-                steps = follow(catalog, asked.trail(), asked.after, asked.until)
-                sets = [found for _, changes in steps for change in changes for found in reader.sets(change)]
+                steps = follow(catalog, asked.start_trail(), asked.after, asked.until)
+                sets = [found for _, changes in steps for change in changes for found in reader.read(change)]
             else:
                 at = catalog.at(self._table.version)
                 table = at.load_table((self._table.namespace, self._table.name))
-                sets = reader.snapshot(table.definition, at.version, at.info.created_at)
+                sets = reader.read_snapshot(table.definition, at.version, at.info.created_at)
         return parts_of(Slice(each, 0, len(each.files)) for each in sets)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -426,13 +426,15 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
     """What both streams have to do with Spark's own calls."""
 
     _options: Options
-    _last: Position | None = None
+    _last: StreamPosition | None = None
 
-    def _latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+    def _latest(
+        self, start: StreamPosition, max_files: int | None, max_versions: int | None
+    ) -> StreamPosition:
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return Position().to_offset()
+        return StreamPosition().to_offset()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         if self._options.max_files is None and self._options.max_versions is None:
@@ -452,7 +454,7 @@ class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ig
             self._last = self._latest(begin, files, self._options.max_versions)
         return self._last.to_offset()
 
-    def _head(self) -> Position:
+    def _head(self) -> StreamPosition:
         raise NotImplementedError
 
 
@@ -469,7 +471,7 @@ class TableStreamReader(_Offsets):
     def _stream(self) -> TableStream:
         if self._opened is None:
             options = self._options
-            terms = Terms(
+            terms = StreamTerms(
                 table=options.table,
                 start=options.start,
                 on_delete=options.on_delete,
@@ -488,10 +490,12 @@ class TableStreamReader(_Offsets):
             self._opened = catalog, stream
         return self._opened[1]
 
-    def _latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+    def _latest(
+        self, start: StreamPosition, max_files: int | None, max_versions: int | None
+    ) -> StreamPosition:
         return self._stream().latest(start, max_files, max_versions)
 
-    def _head(self) -> Position:
+    def _head(self) -> StreamPosition:
         return self._stream().head()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -645,10 +649,12 @@ class EventStreamReader(_Events, _Offsets):
             self._opened = catalog, EventStream(catalog, _event_terms(self._options))
         return self._opened[1]
 
-    def _latest(self, start: Position, max_files: int | None, max_versions: int | None) -> Position:
+    def _latest(
+        self, start: StreamPosition, max_files: int | None, max_versions: int | None
+    ) -> StreamPosition:
         return self._stream().latest(start, max_versions)
 
-    def _head(self) -> Position:
+    def _head(self) -> StreamPosition:
         return self._stream().head()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
