@@ -1,9 +1,12 @@
-"""Which rows of which files changed: what `RowChange`s of one table did, as files and predicates; nothing is netted.
+"""Which rows of which files changed: row changes of one table as files and predicates. Changes are not netted.
 
-An append brings in the files of its segments; an overwrite takes out what was visible, and brings in its own. A change
-of some rows says what it did in change files; without them, rows of removed files that were visible go, rows that its
-predicates hide go, and those of added files come. A compaction does nothing. What puts back an earlier state (restore,
-undrop), and a version that does not say what it did, is the difference of two definitions, by file and by predicate.
+- An append inserts the rows of its segments.
+- An overwrite deletes the rows that were visible, and inserts those of its segments.
+- A change of some rows lists them in change files. Without change files it deletes the visible rows of removed files
+  and the rows that its predicates hide, and inserts the rows of added files.
+- A compaction changes no rows.
+- A restore or undrop, and a version that does not record what it did, is the difference of two definitions, by file
+  and by predicate.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp", "_tran
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that changed in one way: those of some files that none of `hidden` is TRUE of (they were gone before, or are
-    not there after) and that `chosen` is (None: all). `change_type` None: the files say it of each row, in the column
-    `CHANGE_TYPE`."""
+    """Rows that changed in one way: rows of `files` for which no predicate of `hidden` is TRUE and `chosen` is TRUE.
+
+    `hidden` excludes rows that were deleted before, or do not exist after. `chosen` None means all other rows.
+    `change_type` None means that the column `CHANGE_TYPE` of the files says it for each row.
+    """
 
     change_type: ChangeType | None
     version: int
@@ -50,14 +55,14 @@ class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What a definition of the table shows; None: there was no table."""
+    """The table at one definition, and its files by path. `table` None means that there was no table."""
 
     table: TableDef | None
     files: dict[str, FileAt]
 
 
 class ChangeReader:
-    """Says what `RowChange`s of one table did, from its manifests."""
+    """Turns row changes of one table into change sets. Reads the table's definitions and manifests."""
 
     def __init__(self, storage: Storage, lists: FileLists, table_id: str) -> None:
         self._storage = storage
@@ -65,7 +70,7 @@ class ChangeReader:
         self._table_id = table_id
 
     def read(self, change: RowChange) -> list[ChangeSet]:
-        """In the order in which they took effect; empty ones are left out."""
+        """Return the change sets of a row change in the order in which they took effect, without empty ones."""
         if change.type == "append":
             return self._insert_sets(change, "insert")
         if change.type == "overwrite":
@@ -79,7 +84,7 @@ class ChangeReader:
         return self._compare_states(change)
 
     def read_snapshot(self, table: TableDef, version: int, created_at: datetime) -> list[ChangeSet]:
-        """All rows of the table as inserts of `version`."""
+        """Return all rows of the table, as inserts of `version`."""
         whole = RowChange(version=version, created_at=created_at, transaction_id=None, type="append")
         return self._plan_sets(whole, "insert", table, self._list_files(table.segments))
 
@@ -133,7 +138,7 @@ class ChangeReader:
         files: Iterable[FileAt],
         chosen: Predicate | None = None,
     ) -> list[ChangeSet]:
-        """Of files of a definition the rows that it shows; with `chosen` those of them for which it is TRUE."""
+        """Return the rows of `files` that the table shows; with `chosen`, only those for which it is TRUE."""
         if table is None:
             return []
         return [
@@ -165,9 +170,10 @@ class ChangeReader:
         definition = load_definition(self._storage, pointer)
         if definition.id != self._table_id:
             raise InvalidInput(
-                f"the table was replaced by one of id {definition.id}; this is {self._table_id}",
+                f"the table was replaced by one of id {definition.id}; the feed follows id {self._table_id}",
                 kind="table_replaced",
-                hint="a feed follows one table: begin where the one of today was made, or start the stream anew",
+                hint="begin the feed at the version that created the present table, or restart the stream with a"
+                " new checkpoint",
             )
         return _State(definition, {at[0].path: at for at in self._list_files(definition.segments)})
 
@@ -204,23 +210,23 @@ def _without(some: Sequence[Predicate], others: Sequence[Predicate]) -> tuple[Pr
 
 
 def refuse_removals(sets: Sequence[ChangeSet], hint: str) -> None:
-    """InvalidInput (`bad_argument`) naming the version that took rows out, for those who read what came in."""
+    """Raise InvalidInput (`bad_argument`) that names the first version with deleted rows, for readers of inserts."""
     for each in sets:
         if each.change_type != "insert":
             raise InvalidInput(
-                f"version {each.version} overwrote the table or removed rows, so what was appended before it is"
-                " gone again in part",
+                f"version {each.version} overwrote the table or removed rows, so some rows that were appended before"
+                " it no longer exist",
                 version=each.version,
                 hint=hint,
             )
 
 
 def check_column_names(table: TableDef, hint: str) -> None:
-    """InvalidInput (`bad_schema`) for a column that is called as one of the feed's."""
+    """Raise InvalidInput (`bad_schema`) for a column that has the name of a column of the feed."""
     for column in table.columns:
         if column.name.lower() in CHANGE_COLUMNS:
             raise InvalidInput(
-                f"the table has a column {column.name!r}, which is a name of the change feed",
+                f"the table has a column {column.name!r}, which is the name of a column of the change feed",
                 kind="bad_schema",
                 hint=hint,
             )

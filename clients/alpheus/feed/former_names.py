@@ -17,15 +17,18 @@ from alpheus_journal.model.operations import Action, RenameObject, Undrop
 
 
 def name_at(catalog: Catalog, name: str, after: int, until: int) -> str:
-    """What the table that is called `name` at version `until` was called at `after`, as far as the log tells. Where it
-    was not there, some name that it had: a `TableTrail` that is told so knows it by its id."""
+    """Return the name that the table called `name` at version `until` had at version `after`, as far as the log tells.
+
+    Where the table did not exist at `after`, return one of its former names. A `TableTrail` that starts with that name
+    recognises the table by its id.
+    """
     for former in names_before(catalog, name, after, until):
         name = former
     return name
 
 
 def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterator[str]:
-    """What the table that is called `name` at version `until` was called before that, going back to `after`."""
+    """Yield the former names of the table called `name` at version `until`, newest first, back to version `after`."""
     if after >= until:
         return
     with read_events(
@@ -33,7 +36,7 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
     ) as events:
         found = list(events)
     id_at = id_reader(catalog)
-    sought = ""  # id of the table, going back over the time in which it was dropped
+    sought = ""  # the table's id, while going back over the time in which it was dropped
     for event in reversed(found):
         actions = [action for transaction in event.transactions for action in transaction.actions]
         for action in reversed(actions):
@@ -43,7 +46,7 @@ def names_before(catalog: Catalog, name: str, after: int, until: int) -> Iterato
                     name, until, sought = former, event.version, ""
                     yield name
             if event.version > until:
-                continue  # while it was dropped
+                continue  # the table was dropped then
             match action.operation:
                 case RenameObject(kind=Kind.TABLE) as rename if rename.new_target.full_name == name:
                     name = action.name.full_name
@@ -66,7 +69,7 @@ _MOVES = ("TABLE_RENAME", "TABLE_UNDROP", "TABLE_DROP", "NAMESPACE_DROP", "NAMES
 
 
 def _name_when_dropped(event: Event, action: Action, table_id: str, id_at: IdAt) -> str:
-    """What the table was called when the action dropped it; "" when it did not."""
+    """Return the table's name when the action dropped the table; "" when the action did not."""
     if action.type == "TABLE_DROP":
         path = action.path_before
         return action.name.full_name if path and id_at(path) == table_id else ""
@@ -82,11 +85,13 @@ def _name_when_dropped(event: Event, action: Action, table_id: str, id_at: IdAt)
 
 
 def find_moved(catalog: Catalog, name: Name) -> Table | None:
-    """The table that was called `name` last, under the name that it has now; None: it is gone, or history is."""
+    """Return the table that had `name` last, under its present name. None means that the table was dropped, or that the
+    history has expired."""
     head = catalog.version()
     with catalog.log(name=name, until=head) as entries:
         last = next(iter(entries), None)
-    # What took the name away says so itself, and was the last to act on it; or it went with its namespace, later.
+    # The last action on the name took it away, or it went with its namespace later. So the table had the name at the
+    # version of that action, or at the version before.
     for version in () if last is None else (last.version, last.version - 1):
         with contextlib.suppress(NotFound, Expired):
             then = catalog.at(version).load_table(name)

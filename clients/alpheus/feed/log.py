@@ -1,6 +1,6 @@
-"""The log for our own feeds: events and recorded transactions with their operations as classes.
+"""What feeds read of a catalog: events, recorded transactions and table definitions, with operations as classes.
 
-`Catalog.events` and `Catalog.log` give the same to users, as plain dicts and names.
+`Catalog.events` and `Catalog.log` return the same to users, as plain dicts and names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_events(
     kinds: Iterable[str] = (),
     actions: Iterable[str] = (),
 ) -> Iteration[Event]:
-    """The events of (after, until] that match; see `Catalog.events`. Raises Expired."""
+    """Return the matching events of (after, until]; see `Catalog.events`. Raises Expired."""
     wanted = filter_of(None, list(names), list(kinds), list(actions))
     session = session_of(async_of(catalog))
     return Iteration(
@@ -39,7 +39,7 @@ def read_events(
 
 
 def read_log(catalog: Catalog, table: tuple[str, str], until: int) -> Iteration[LogEntry]:
-    """The recorded transactions up to `until` that acted on what has a table's name, newest first."""
+    """Return the recorded transactions up to `until` that acted on a table's name, newest first."""
     session = session_of(async_of(catalog))
     return Iteration(stored_log(session, name=ObjectName(Kind.TABLE, *table), after=None, until=until))
 
@@ -47,23 +47,23 @@ def read_log(catalog: Catalog, table: tuple[str, str], until: int) -> Iteration[
 def follow(
     catalog: Catalog, trail: TableTrail, after: int, until: int
 ) -> Generator[tuple[Event, list[RowChange]], None, None]:
-    """Events of (after, until] on the trail's table, under all its names, and what each changed in its rows.
+    """Yield the events of (after, until] on the trail's table, under all its names, each with its row changes.
 
-    Raises what `TableTrail.take` does, and Expired when history in between is gone.
+    Raises what `TableTrail.take` does, and Expired when history in between has expired.
     """
     if trail.id_at is None:
         trail.id_at = id_reader(catalog)
     while after < until:
         name, was_there = trail.name, trail.exists
         wanted: dict[str, Any] = {"names": [pair(name)]}
-        if not was_there:  # it may come back under any name
+        if not was_there:  # the table may come back under any name
             wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
         with read_events(catalog, after=after, until=until, **wanted) as events:
             for event in events:
                 after = event.version
                 yield event, trail.take(event)
                 if (trail.name, trail.exists) != (name, was_there):
-                    break  # go on with what it is now
+                    break  # read on with the filter for the table's new name or state
             else:
                 return
 
@@ -72,13 +72,13 @@ _BRING_BACK = ("TABLE_UNDROP", "NAMESPACE_UNDROP", "TABLE_CREATE", "TABLE_REGIST
 
 
 def pair(name: str) -> tuple[str, str]:
-    """A name that is never taken for a pattern."""
+    """Return a name as a pair, which is never read as a pattern."""
     namespace, _, last = name.rpartition(".")
     return namespace, last
 
 
 def id_reader(catalog: Catalog) -> IdAt:
-    """For a `TableTrail`. Reads the definition."""
+    """Return the `id_at` of a `TableTrail`. Each call of it reads a definition from storage."""
     return lambda path: load_definition(catalog.storage(), path).id
 
 

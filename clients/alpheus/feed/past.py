@@ -1,4 +1,4 @@
-"""At which versions a table had the same rows, and which changes a later one took back."""
+"""Which row changes a later one undid, and at which versions a table had the same rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from alpheus.feed.trail import RowChange, TableTrail
 from alpheus_journal.errors import Expired, InvalidInput
 
 _Kept = tuple["_Kept", RowChange] | None
-"""A list that shares its beginning with others."""
+"""A linked list, newest change first. Lists share their tails."""
 
 
 def lasting_changes(
     changes: Sequence[RowChange], begin: int, is_as_begun: Callable[[int], bool]
 ) -> list[RowChange]:
-    """The changes after version `begin` without those that a later one took back: with the state of a version the
-    table has what had come by then. `is_as_begun`: whether its rows at an older version were those of `begin`; a state
-    of before that with other rows is a change itself."""
+    """Return the changes after version `begin` without those that a later change undid.
+
+    When the table gets the rows of an earlier version back, only the changes up to that version remain.
+    `is_as_begun(v)` says whether the rows at a version `v` before `begin` were those at `begin`. If they were not,
+    going back to `v` is a change itself.
+    """
     kept: _Kept = None
-    then: list[tuple[int, _Kept]] = [(begin, None)]  # what was kept as of each version
+    then: list[tuple[int, _Kept]] = [(begin, None)]  # (version, what remained as of that version)
     for change in changes:
         if change.type != "difference" or change.back_to < 0:
             kept = kept, change
@@ -42,28 +45,33 @@ def lasting_changes(
 
 
 class RowHistory:
-    """At which versions one table, called `name` at version `named`, had the same rows, as its recorded actions tell.
-    Reads no part of the log twice, whatever goes back to what."""
+    """Tells at which versions a table had the same rows, from the table's recorded actions.
+
+    The table is called `name` at version `named`. No part of the log is read twice, whichever versions are restored.
+    """
 
     def __init__(self, catalog: Catalog, table_id: str, name: str, named: int) -> None:
         self._catalog = catalog
         self._table_id = table_id
         self._name, self._named = name, named
-        self._low = self._high = -1  # what is read: (low, high]
-        self._floor = 0  # nothing below is kept, or can be followed from there
-        self._trail: TableTrail | None = None  # at `high`
+        self._low = self._high = -1  # the versions that were read: (low, high]
+        self._floor = 0  # the table cannot be followed from versions below this one, or they have expired
+        self._trail: TableTrail | None = None  # the trail at version `high`
         self._changes: list[
             tuple[int, int]
-        ] = []  # version, and to which it went back or -1: what is read, in order
-        self._backs: list[int] = []  # a heap of those below `low`
+        ] = []  # (version of a change, version whose rows it brought back or -1), in order
+        self._backs: list[int] = []  # a heap of the latter versions that are below `low`
         self._states: list[
             tuple[int, int]
-        ] = []  # from which version on it was in which state; of the first changes
+        ] = []  # (version, number of the state that begins there), for the first `_folded` changes
         self._folded = 0
 
     def had_same_rows(self, older: int, newer: int) -> bool:
-        """Whether the table, which was there at `older`, had just the same rows at `newer`. False where that is not
-        kept. Calls with a `newer` above all before are cheap one after the other."""
+        """Return whether the table had exactly the same rows at `newer` as at `older`, where it existed.
+
+        Return False where the history in between has expired. A call whose `newer` is above all before it reads only
+        the new part of the log.
+        """
         self._reach_up(newer)
         self._reach_down(older)
         while self._backs and self._backs[0] < self._low:
@@ -88,7 +96,7 @@ class RowHistory:
         try:
             name = name_at(self._catalog, self._name, older, self._named)
             if not check_same_table(self._catalog.at(older), name, self._table_id):
-                raise InvalidInput(f"the log does not tell what table {self._name} was called at {older}")
+                raise InvalidInput(f"the log does not tell the name of table {self._name} at version {older}")
             trail = TableTrail(name, self._table_id)
             found = self._read_changes(trail, older, self._low)
         except Expired as error:
@@ -111,7 +119,11 @@ class RowHistory:
         return [(change.version, back) for change, back in zip(changes, backs, strict=True)]
 
     def _fold(self) -> None:
-        """A state has a number of its own, one of before `low`, where it is not known what that was, that version."""
+        """Number the states of the changes that were read since the last call.
+
+        Each change begins a new state, unless it brings an earlier one back. A state from before `low`, which is not
+        known, is numbered by its version: -1 - version.
+        """
         for number in range(self._folded, len(self._changes)):
             version, back = self._changes[number]
             state = number + 1

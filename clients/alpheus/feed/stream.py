@@ -1,4 +1,4 @@
-"""Streams of the log: head, retry_policy and waiting, and a stream of events. Without a Spark session."""
+"""What all streams share: the head, retries and waiting for news. Here, too: streams of the catalog's events."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from alpheus_journal.errors import Exhausted, InvalidInput, OutcomeUnknown, Unav
 T = TypeVar("T")
 
 HOLD_SECONDS = 0.25
-"""How long a stream with nothing new holds Spark back: in a query of several streams the others wait for it."""
+"""How long a stream with nothing new blocks Spark. The other streams of the same query wait for it."""
 IDLE_ADVANCE_SECONDS = 600.0
-"""After so long a position without news is moved to the head, by an empty batch, so that it does not expire."""
+"""After this time without news an empty batch moves the position to the head, so that the position does not expire."""
 RETRY_SECONDS_MAX = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class Stream:
-    """Head, retry_policy and waiting. For one thread; blocks."""
+    """The head, retries and waiting for news. For one thread, whose calls block."""
 
     def __init__(
         self,
@@ -51,18 +51,19 @@ class Stream:
             self._watch.close()
 
     def pin_head(self) -> None:
-        """What is committed from now on is not for this run (AvailableNow)."""
+        """End this run at the present head (AvailableNow): later commits are left to the next run."""
         self._until = self._retry(self._catalog.version)
 
     def _head(self) -> int:
         return self._catalog.version() if self._until is None else self._until
 
     def _is_idle(self) -> bool:
-        """Whether a position should be moved although nothing is new."""
+        """Return whether the position should move to the head although nothing is new."""
         return self._until is not None or self._monotonic() - self._moved_at > IDLE_ADVANCE_SECONDS
 
     def _wait_for_news(self, start: StreamPosition, attempt: Callable[[], StreamPosition]) -> StreamPosition:
-        """What `attempt` gives; once more when it is no later than `start`, and there are news within a moment."""
+        """Return `attempt()`. When that is no later than `start`, wait for news, and call `attempt` again if any
+        come."""
         end = self._retry(attempt)
         if end == start and self._until is None:
             watch = self._retry(lambda: self._ensure_watch(start.version))
@@ -73,11 +74,11 @@ class Stream:
         return end
 
     def _watched_events(self) -> tuple[str, dict[str, Any]]:
-        """What is to be followed: a name for it, and arguments of `Catalog.events`."""
+        """Return what to wait for: a name for logs, and arguments of `Catalog.events`."""
         raise NotImplementedError
 
     def _ensure_watch(self, after: int) -> _Watch:
-        """Begun when there is nothing to do for the first time, and again for something else."""
+        """Return the running watch. It is started when first needed, and again when the events to wait for change."""
         name, wanted = self._watched_events()
         if self._watch is not None and self._watch.name != name:
             self._watch.close()
@@ -87,7 +88,8 @@ class Stream:
         return self._watch
 
     def _retry(self, attempt: Callable[[], T]) -> T:
-        """What fails because something is not reachable is tried again: an exception would end the query."""
+        """Return `attempt()`, and retry for `outage_seconds` while the catalog is unreachable: an exception would end
+        the query."""
         deadline = self._monotonic() + self._outage_seconds
         pause = 0.1
         while True:
@@ -118,8 +120,10 @@ class EventStream(Stream):
         self._own_id = ""
 
     def latest(self, start: StreamPosition, max_versions: int | None) -> StreamPosition:
-        """The end of the next batch; `start` when nothing that matches is new after a short wait. InvalidInput
-        (`bad_token`) for a position in another catalog."""
+        """Return the end of the next batch, or `start` when no matching event came within a short wait.
+
+        Raises InvalidInput (`bad_token`) for a position in another catalog.
+        """
         self._check_own(start)
         return self._wait_for_news(start, lambda: self._find_end(start, max_versions))
 
@@ -137,7 +141,7 @@ class EventStream(Stream):
     def _check_own(self, position: StreamPosition) -> None:
         if position.catalog_id not in ("", self._catalog_id()):
             raise InvalidInput(
-                f"the checkpoint is of events of the catalog {position.catalog_id}; {self._catalog.url} is another one,"
+                f"the checkpoint is for events of catalog {position.catalog_id}; {self._catalog.url} is catalog"
                 f" {self._own_id}",
                 kind="bad_token",
                 hint="start the query with a checkpoint of its own",
@@ -162,13 +166,13 @@ class EventStream(Stream):
         return self._position_at(head) if seen or self._is_idle() else start
 
     def plan(self, start: StreamPosition, end: StreamPosition) -> tuple[int | None, int] | None:
-        """The versions of a batch, (after, until]; None for no events. InvalidInput as of `latest`."""
+        """Return the versions of a batch, (after, until]; None means no events. Raises what `latest` does."""
         self._check_own(end)
         if start == end:
             return None
         after: int | None = start.version
         if start.is_begin:
-            # Up to where the stream begins, or with PySpark 4.1, which asks for the head at first, after that.
+            # `end` is where the stream begins. With PySpark 4.1, which asks for the head first, it is later than that.
             if self._terms.start == "now":
                 return None
             after = None if self._terms.start is None else self._catalog.at(self._terms.start).version
@@ -179,7 +183,7 @@ class EventStream(Stream):
 
 
 class _Watch:
-    """Follows events on the client's loop; nothing is taken from them but that there are some."""
+    """Follows events on the client's loop, only to notice that there are some."""
 
     def __init__(self, catalog: Catalog, name: str, after: int, wanted: Mapping[str, Any]) -> None:
         self.name = name
@@ -188,7 +192,7 @@ class _Watch:
         self._task = run(_start_task(self._follow(after, wanted)))
 
     def wait(self, seconds: float) -> bool:
-        """Whether there were news since the last wait, or came in time."""
+        """Return whether events came since the last wait, or come within `seconds`."""
         found = self._news.wait(seconds)
         self._news.clear()
         return found
@@ -198,7 +202,7 @@ class _Watch:
             async for _ in async_of(self._catalog).events(after=after, follow=True, **wanted):
                 self._news.set()
         except Exception as error:
-            # The next scan meets the same and says so, or it does not matter.
+            # Either the next scan meets the same error and raises it, or the error does not matter.
             _log.warning("following the events of %s ended: %s", self.name, error)
 
     def close(self) -> None:

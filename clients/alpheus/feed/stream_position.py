@@ -1,12 +1,17 @@
 """Positions of streams, and what a stream is asked for.
 
-A position is what Spark keeps in its checkpoint: `{"v": n, "f": m, "t": table id}`. Without `f`, versions up to `n` are
-delivered; with it those before `n`, and of the change files of version `n` the first `m`: so a large version is cut
-into several batches; `b` is a version before it at which the table was there, for a table that went and came back is
-told by both, and `r` says whether the files are those of "rows" or of "changes", which count others. `"s": true`:
-reached within a snapshot, the files of the table as of `n`. `c`, of a stream of events: the catalog's id. A stream
-begins at a position of no version, and the first batch says where it begins: Spark asks anew for the beginning when the
-first batch has to be repeated, and nothing but that batch's end says then what the beginning was.
+A position is what Spark keeps in its checkpoint: `{"v": n, "f": m, "t": table id}`.
+
+- `f`: without it, all versions up to `n` are delivered. With it, those before `n` are delivered, and the first `m`
+  change files of version `n`. So a large version is cut into several batches.
+- `b`, beside `f`: an earlier version at which the table existed. The change of a table that was dropped and came back
+  is computed from both versions.
+- `r`, beside `f`: whether the files are those of "rows" or of "changes". The two number files differently.
+- `"s": true`: the position is within a snapshot, whose files are those of the table at version `n`.
+- `c`, in a stream of events: the catalog's id.
+
+A stream begins at a position without a version, and the end of the first batch says where that is. When the first batch
+has to be repeated, Spark asks for the beginning again, and only that batch's end tells what the beginning was.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ OUTAGE_SECONDS = 3600.0
 
 
 class StreamPosition(msgspec.Struct, frozen=True):
-    """See the module. `version` -1: before everything."""
+    """See the module. `version` -1 means before everything."""
 
     version: int = -1
     files: int = 0
@@ -38,7 +43,7 @@ class StreamPosition(msgspec.Struct, frozen=True):
         return self.version < 0
 
     def to_offset(self) -> dict[str, Any]:
-        """As Spark keeps it. It compares the text, so one position has one form."""
+        """Return the position as Spark keeps it. Spark compares the texts, so each position has exactly one form."""
         offset: dict[str, Any] = {"v": self.version, "f": self.files}
         if self.table_id:
             offset["t"] = self.table_id
@@ -54,7 +59,8 @@ class StreamPosition(msgspec.Struct, frozen=True):
 
 
 def position_of(offset: Mapping[str, Any]) -> StreamPosition:
-    """InvalidInput (`bad_argument`) for what is no position: a checkpoint is input."""
+    """Return the position in a checkpoint. Raises InvalidInput (`bad_argument`): a checkpoint is input like any
+    other."""
     numbers = [offset.get("v"), offset.get("f", 0), offset.get("b", -1)]
     texts = table_id, catalog_id, feed = offset.get("t", ""), offset.get("c", ""), offset.get("r", "")
     if (
@@ -63,16 +69,16 @@ def position_of(offset: Mapping[str, Any]) -> StreamPosition:
         or numbers[1] < 0
     ):
         raise InvalidInput(
-            f"{dict(offset)!r} is no position of an alpheus stream",
-            hint="the checkpoint belongs to another source; use a new one",
+            f"{dict(offset)!r} is not a position of an alpheus stream",
+            hint="give the query a checkpoint of its own: this one belongs to another source",
         )
     version, files, base = numbers
     return StreamPosition(version, files, table_id, bool(offset.get("s", False)), base, catalog_id, feed)
 
 
 class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream of a table is asked for; see `SparkCatalog.stream`. `start`: "snapshot", "now", a version or time,
-    after which it begins."""
+    """What a stream of a table is asked for; see `SparkCatalog.stream`. `start` is "snapshot", "now", or the version or
+    time after which the stream begins."""
 
     table: Name
     start: When = "snapshot"
@@ -84,7 +90,8 @@ class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream of events is asked for. `start`: None (all that is kept), "now", or after a version or time."""
+    """What a stream of events is asked for. `start` is None (all events that are kept), "now", or the version or time
+    after which the stream begins."""
 
     start: When = None
     namespaces: tuple[str, ...] = ()
@@ -94,7 +101,7 @@ class EventTerms(msgspec.Struct, frozen=True, kw_only=True):
     outage_seconds: float = OUTAGE_SECONDS
 
     def filter(self) -> dict[str, Any]:
-        """For `Catalog.events`."""
+        """Return the filter as arguments of `Catalog.events`."""
         return {
             "namespaces": self.namespaces,
             "names": self.names,

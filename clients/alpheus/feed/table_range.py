@@ -1,4 +1,4 @@
-"""A range of versions that a feed of one table is asked for."""
+"""The range of versions over which a feed of one table is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alpheus_journal.errors import Expired, InvalidInput, NotFound
 
 
 class TableRange(msgspec.Struct, frozen=True, kw_only=True):
-    """What a feed of one table is asked for: `table` at `until`, called `name` at `after`, if it was there."""
+    """A table at version `until`, and its name at version `after`. `exists` says whether it existed at `after`."""
 
     table: Table
     name: str
@@ -27,22 +27,24 @@ class TableRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def range_of(catalog: Catalog, name: Name, after: When, until: When) -> TableRange:
-    """The versions that a user named, and the table there. `after` None: all that is kept; `until` None: the head.
+    """Return the range that a user named. `after` None means since the table was created, `until` None means the head.
 
-    Raises NotFound (`no_version`, `no_table`), Expired with the oldest version, InvalidInput (`bad_argument` for a
+    Raises NotFound (`no_version`, `no_table`), Expired with the oldest version, and InvalidInput (`bad_argument` for a
     range that ends before it begins, `table_replaced` when another table had the name at `after`).
     """
     last = catalog.at(until)
     first = None if after is None else catalog.at(after)
-    if first is not None and first.version > last.version:  # whether or not the table is at either
+    if first is not None and first.version > last.version:  # say this even where the table does not exist
         raise InvalidInput(
-            f"the range is reversed: after={after!r} is version {first.version}, later than {last.version}, to which"
-            f" until={until!r} comes",
-            hint="changes are those of versions above after, up to until",
+            f"the range is reversed: after={after!r} is version {first.version}, until={until!r} is the earlier"
+            f" version {last.version}",
+            hint="give an `after` that is not later than `until`; the changes are those of (after, until]",
         )
     table = last.load_table(name)
     if table.format != "native":
-        raise InvalidInput("an Iceberg table is read through Iceberg", kind="not_native")
+        raise InvalidInput(
+            f"table {table.full_name} is an Iceberg table", kind="not_native", hint="read it through Iceberg"
+        )
     if first is None:
         return _range_since_creation(catalog, table, last.version)
     former = name_at(catalog, table.full_name, first.version, last.version)
@@ -51,17 +53,17 @@ def range_of(catalog: Catalog, name: Name, after: When, until: When) -> TableRan
 
 
 def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:
-    """Whether the table is there. InvalidInput (`table_replaced`) when another one has its name."""
+    """Return whether the table exists. Raises InvalidInput (`table_replaced`) when another table has its name."""
     try:
         found = snapshot.load_table(pair(name))
     except NotFound:
         return False
     if found.id != table_id:
         raise InvalidInput(
-            f"at version {snapshot.version} table {name} was another one, of id {found.id}, which was dropped since",
+            f"at version {snapshot.version} table {name} was another table, of id {found.id}, which has been dropped",
             kind="table_replaced",
             version=snapshot.version,
-            hint="begin at the version that made the one of today; its log tells",
+            hint="begin at the version that created the present table; `alpheus log` shows it",
         )
     return True
 
@@ -74,8 +76,8 @@ def _range_since_creation(catalog: Catalog, table: Table, until: int) -> TableRa
     except NotFound:
         return TableRange(table=table, name=former, exists=False, after=oldest, until=until)
     raise Expired(
-        f"what became of table {found.full_name} before version {oldest} is not kept",
+        f"the changes of table {found.full_name} before version {oldest} have expired",
         version=oldest,
         oldest=oldest,
-        hint=f"read it at version {oldest}, and its changes after that",
+        hint=f"read the table at version {oldest}, and its changes after that version",
     )

@@ -1,4 +1,4 @@
-"""A table's feed as a stream: what one batch holds. Without a Spark session."""
+"""A table's feed as a stream: where a batch ends, and what it contains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Files of one change set that a batch reads."""
+    """The files `start` to `stop` (exclusive) of one change set, which a batch reads."""
 
     source: ChangeSet
     start: int
@@ -41,8 +41,8 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class VersionStep(msgspec.Struct, frozen=True):
-    """What one version did to the table. `base`: a version before it at which the table was there; `is_last`: it was
-    not there any more after it."""
+    """What one version did to the table. `base` is an earlier version at which the table existed. `is_last` says that
+    the table does not exist after this version."""
 
     version: int
     sets: tuple[ChangeSet, ...]
@@ -57,10 +57,11 @@ class VersionStep(msgspec.Struct, frozen=True):
 class TableStream(Stream):
     """Plans batches of one table's feed.
 
-    `columns`: of `table`, what the query reads, with `is_whole` all that it has; when it gets others the stream ends
-    with InvalidInput (`bad_schema`), and goes on from its checkpoint once it is started again. The table is followed by
-    its id, whatever it is called; a checkpoint of another one is refused (`table_replaced`). For a query that goes on
-    from a checkpoint, the name in `terms` may be one that the table had.
+    `columns` are those of `table` that the query reads; `is_whole` says that these are all. When one of them changes,
+    the stream ends with InvalidInput (`bad_schema`), and continues from its checkpoint once the query is started again.
+
+    The table is followed by its id under every name. A checkpoint of another table is refused (`table_replaced`). In a
+    query that resumes from a checkpoint, the name in `terms` may be a former name of the table.
     """
 
     def __init__(
@@ -85,24 +86,26 @@ class TableStream(Stream):
         self._lists = FileLists(self._storage, run)
         self._trail: TableTrail | None = None
         self._past: RowHistory | None = None
-        self._steps: list[VersionStep] = []  # ascending, of (window begin, `scanned`]
+        self._steps: list[
+            VersionStep
+        ] = []  # the versions of (`_begin`, `_scanned`] that changed rows, ascending
         self._begin = 0
         self._scanned = -1
         self._snapshot: tuple[int, list[ChangeSet]] = (-1, [])
-        self._known = table.full_name, table.version  # what it was called last, and when
+        self._known = table.full_name, table.version  # the last known name, and the version at which it held
 
-    # -- what is next
+    # -- the end of the next batch
 
     def latest(
         self, start: StreamPosition, max_files: int | None, max_versions: int | None
     ) -> StreamPosition:
-        """The end of the next batch; `start` when there is nothing new after a short wait."""
+        """Return the end of the next batch, or `start` when nothing new came within a short wait."""
         self._check_own(start)
         return self._wait_for_news(start, lambda: self._find_end(start, max_files, max_versions))
 
     def head(self) -> StreamPosition:
-        """A position with nothing after it yet. Raises as `_load_table` where the table is not there: a position at
-        such a version would tell all rows again when it comes back."""
+        """Return the position at the head. Raises what `_load_table` does where the table does not exist: from a
+        position at such a version, all rows would be delivered again when the table comes back."""
         version = self._retry(self._head)
         self._retry(lambda: self._load_table(version))
         return StreamPosition(version, 0, self._own_id)
@@ -123,11 +126,9 @@ class TableStream(Stream):
 
     def _check_may_restart(self, error: Expired) -> None:
         if self._terms.on_expired != "snapshot":
-            error.hint = (
-                'start anew with another checkpoint, or say on_expired="snapshot" to get all rows again'
-            )
+            error.hint = 'restart with a new checkpoint, or pass on_expired="snapshot" to get all rows again'
             raise error
-        _log.warning("the stream of table %s begins anew, with all rows: %s", self._terms.table, error)
+        _log.warning("the stream of table %s restarts with all rows: %s", self._terms.table, error)
         self._forget()
 
     def _find_first_end(self, max_files: int) -> StreamPosition:
@@ -151,7 +152,7 @@ class TableStream(Stream):
         return StreamPosition(start.version, 0 if end >= total else end, start.table_id, True)
 
     def _snapshot_sets(self, position: StreamPosition) -> list[ChangeSet]:
-        """All of the table at the position's version."""
+        """Return the whole table at the position's version."""
         if self._snapshot[0] != position.version:
             at = self._catalog.at(position.version)
             table = self._load_table(position.version)
@@ -160,10 +161,10 @@ class TableStream(Stream):
             self._snapshot = (position.version, sets)
         return self._snapshot[1]
 
-    # -- whose
+    # -- the table and its name
 
     def _find_name(self, version: int) -> str:
-        """What the table is called at a version; where it is not there, what it was called last."""
+        """Return the table's name at a version. Where the table does not exist, return its last name."""
         name, known = self._known
         if version <= known:
             return name_at(self._catalog, name, version, known)
@@ -179,11 +180,12 @@ class TableStream(Stream):
         return trail.name
 
     def _load_table(self, version: int) -> Table:
-        """As of a version. NotFound, InvalidInput (`table_replaced`) when it is not there."""
+        """Return the table at a version. Raises NotFound, or InvalidInput (`table_replaced`), when it does not
+        exist."""
         table = self._catalog.at(version).load_table(pair(self._find_name(version)))
         if table.id != self._own_id:
             raise InvalidInput(
-                f"table {table.full_name} was dropped and made anew, with id {table.id}; the stream follows"
+                f"table {table.full_name} was dropped and created again, with id {table.id}; the stream follows id"
                 f" {self._own_id}",
                 kind="table_replaced",
                 hint="start a stream of the new table with a checkpoint of its own",
@@ -193,18 +195,17 @@ class TableStream(Stream):
     def _check_own(self, position: StreamPosition) -> None:
         if position.table_id not in ("", self._own_id):
             raise InvalidInput(
-                f"the checkpoint is of a stream of the table of id {position.table_id}; {self._terms.table} is another"
-                f" one, of id {self._own_id}",
+                f"the checkpoint is for the table of id {position.table_id}; {self._terms.table} has id {self._own_id}",
                 kind="table_replaced",
-                hint="if that table was renamed, start the query with the name that it has now; if it was dropped,"
-                " with a checkpoint of its own",
+                hint="if the checkpoint's table was renamed, start the query with its new name; if it was dropped,"
+                " start the query with a new checkpoint",
             )
         if position.feed not in ("", self._feed):
             raise InvalidInput(
-                f"the checkpoint is of a stream of {position.feed}, which gave {position.files} files of version"
-                f" {position.version}; a stream of {self._feed} counts others",
+                f"the checkpoint is for a stream of {position.feed}, which delivered {position.files} files of version"
+                f" {position.version}; a stream of {self._feed} numbers the files differently",
                 version=position.version,
-                hint=f"let it finish that version as a stream of {position.feed}, or use another checkpoint",
+                hint=f"let the query finish that version as a stream of {position.feed}, or use a new checkpoint",
             )
 
     # -- the log
@@ -231,7 +232,8 @@ class TableStream(Stream):
         return start
 
     def _position_after(self, step: VersionStep, start: StreamPosition) -> StreamPosition:
-        """Up to a step; to the head when it is the last one that is known. Never to where the table is not there."""
+        """Return the position after a step: the head, if the step is the last known one. It is never at a version at
+        which the table does not exist."""
         trail = self._trail
         assert trail is not None
         if step.is_last:
@@ -255,11 +257,11 @@ class TableStream(Stream):
                 f"table {trail.name} was dropped by version {trail.dropped_version}",
                 kind="no_table",
                 version=trail.dropped_version,
-                hint="undrop it and start the query again, or end it",
+                hint="undrop the table and start the query again, or end the query",
             )
 
     def _scan(self, start: StreamPosition, max_files: int, max_versions: int | None) -> None:
-        """Fill the window from `start` to the head, or until there is enough for a batch."""
+        """Extend the window from `start` to the head, or until it holds enough for a batch."""
         self._move_window(start)
         head = self._head()
         self._past = None
@@ -298,11 +300,11 @@ class TableStream(Stream):
             if trail.exists:
                 self._known = trail.name, head
         except BaseException:
-            self._forget()  # the trail may have taken an event of which nothing was kept
+            self._forget()  # the trail may have taken an event whose step was not stored
             raise
 
     def _move_window(self, start: StreamPosition) -> None:
-        """Let the window begin at `start`; what lies before is let go."""
+        """Let the window begin at `start`, and forget the steps before."""
         begin = start.base if start.files and not start.is_snapshot else start.version
         if self._trail is None or not self._begin <= begin <= self._scanned:
             self._bind(begin)
@@ -327,8 +329,12 @@ class TableStream(Stream):
         return ChangeReader(self._storage, self._lists, self._own_id)
 
     def _select_sets(self, change: RowChange, trail: TableTrail, *, is_first: bool) -> list[ChangeSet]:
-        """Of one action: everything of a change feed; else it as a whole, unless it removed rows. `is_first`: of those
-        of its version."""
+        """Return the change sets of one row change that the stream delivers.
+
+        A change feed delivers all. A feed of rows delivers changes that only insert; for one that removed rows, it
+        raises InvalidInput or skips the change, as `on_delete` says. `is_first`: the change is the first of its
+        version.
+        """
         sets = self._reader().read(change)
         if self._terms.changes or all(each.change_type == "insert" for each in sets):
             return sets
@@ -339,13 +345,13 @@ class TableStream(Stream):
                 self._past = RowHistory(self._catalog, self._own_id, trail.name, change.version)
             if self._past.had_same_rows(change.back_to, change.version - 1):
                 return []  # the same rows in other files, from before a compaction
-        refuse_removals(sets, 'read changes=True, or pass over such versions with on_delete="skip"')
-        raise AssertionError("one of them is no insert")
+        refuse_removals(sets, 'read with changes=True, or skip such versions with on_delete="skip"')
+        raise AssertionError("one of the sets is not an insert")
 
     def _check_columns(self, table: Table) -> None:
-        """InvalidInput when the table has columns, as of a version, that the query does not read as they are."""
+        """Raise InvalidInput when the table's columns, as of a version, differ from those that the query reads."""
         if table.definition.schema_id <= self._started_table.definition.schema_id:
-            return  # the query was started later
+            return  # the columns are not newer than the query
         known = {column.id for column in self._columns}
         now = [column for column in table.columns if self._is_whole or column.id in known]
         if shape_of(now) != shape_of(self._columns):
@@ -353,13 +359,13 @@ class TableStream(Stream):
                 f"at version {table.version} table {table.full_name} has other columns than the query reads",
                 kind="bad_schema",
                 version=table.version,
-                hint="start the query again, with the same checkpoint: it goes on with the new columns",
+                hint="start the query again with the same checkpoint: it continues with the new columns",
             )
 
-    # -- what a batch holds
+    # -- what a batch contains
 
     def plan(self, start: StreamPosition, end: StreamPosition) -> list[Slice]:
-        """The files of a batch, in order. The same whenever it is asked for."""
+        """Return the files of a batch, in order. Every call for the same batch returns the same."""
         self._check_own(start)
         self._check_own(end)
         return self._retry(lambda: self._plan(start, end))
@@ -370,19 +376,21 @@ class TableStream(Stream):
         try:
             return self._plan_batch(start, end)
         except Expired as error:
-            # A batch that comes again, or of PySpark 4.1, which asks for the head without saying where it begins.
+            # The batch is repeated, or planned by PySpark 4.1, which asks for the head without saying where to begin.
             self._check_may_restart(error)
             return self._plan_restart(end)
 
     def _plan_restart(self, end: StreamPosition) -> list[Slice]:
-        """All rows as of `end`. None where these are gone, too: then the next batch, which begins at `end`, begins anew
-        at the head."""
+        """Return all rows at `end`. Where these have expired, too, return nothing: the next batch, which begins at
+        `end`, then restarts at the head."""
         if end.is_snapshot:
             return []
         try:
             if not end.files:
                 return _slice_files(self._snapshot_sets(end), 0, 0)
-            base = StreamPosition(end.base, 0, self._own_id)  # and of a later version the first files
+            base = StreamPosition(
+                end.base, 0, self._own_id
+            )  # all rows there, then the first files of version `end`
             return _slice_files(self._snapshot_sets(base), 0, 0) + self._plan_log(base, end)
         except Expired:
             self._forget()
@@ -401,8 +409,8 @@ class TableStream(Stream):
         return rest + self._plan_log(start, end)
 
     def _plan_begin(self, end: StreamPosition) -> list[Slice]:
-        """Up to a position of the log: where the stream begins, or with PySpark 4.1, which asks for the head at first,
-        after that."""
+        """Return the first batch, which ends at a position of the log. That is where the stream begins, or, with
+        PySpark 4.1, which asks for the head first, later."""
         if self._terms.start == "now":
             return []
         if self._terms.start == "snapshot":
@@ -435,19 +443,19 @@ class TableStream(Stream):
 
 
 def check_present_name(table: Table, name: Name) -> None:
-    """NotFound when a table that was found by a name that it had is asked for as if it had it."""
+    """Raise NotFound when a table that was found by a former name is asked for by that name."""
     asked = parse_name(Kind.TABLE, name).full_name
     if asked != table.full_name:
         raise NotFound(
             f"there is no table {asked}: it is called {table.full_name} now",
             kind="no_table",
             version=table.version,
-            hint="say that name; a stream that goes on from a checkpoint finds it by itself",
+            hint="use the new name; only a stream that resumes from a checkpoint finds a table by a former name",
         )
 
 
 def shape_of(columns: Sequence[Column]) -> list[Any]:
-    """What values columns hold, by id: names, order and NULLs aside."""
+    """Return what values the columns hold, by id. Names, order and nullability do not count."""
     return sorted(
         (column.id, column.type, sorted(column.properties.items()), shape_of(column.children()))
         for column in columns
@@ -455,14 +463,14 @@ def shape_of(columns: Sequence[Column]) -> list[Any]:
 
 
 def _delivered_files(step: VersionStep, start: StreamPosition) -> int:
-    """How many files of a step were delivered before `start`."""
+    """Return how many files of a step were delivered before `start`."""
     if step.version == start.version:
         return start.files
     return step.files if step.version < start.version else 0
 
 
 def _slice_files(sets: Sequence[ChangeSet], start: int, stop: int) -> list[Slice]:
-    """Files number `start` to `stop` (exclusive; 0: all) of all sets together."""
+    """Return the files numbered `start` to `stop` (exclusive; 0 means all), counted over all sets."""
     slices = []
     begin = 0
     for each in sets:
