@@ -60,7 +60,7 @@ def test_the_commands_tell_them(catalog: Catalog) -> None:
 
 
 def test_events_in_spark_have_a_row_for_each(catalog: Catalog) -> None:
-    source = pytest.importorskip("alpheus.spark.streams.source")
+    source = pytest.importorskip("alpheus.spark.streams.event_source")
     with catalog.events(after=2, until=3) as events:
         (event,) = events
     rows = list(source.event_rows(event))

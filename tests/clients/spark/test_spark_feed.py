@@ -30,7 +30,9 @@ from alpheus.feed.table_range import range_of
 from alpheus.feed.table_stream import Slice, TableStream
 from alpheus.feed.trail import TableTrail
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark.streams.source import AlpheusSource, Layout, event_rows, feed_schema, parts_of, read_part
+from alpheus.spark.streams.event_source import event_rows
+from alpheus.spark.streams.layout import Layout, feed_schema, parts_of, read_part
+from alpheus.spark.streams.source import AlpheusSource
 from alpheus.sync.portal import run
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])

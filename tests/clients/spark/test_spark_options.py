@@ -17,15 +17,9 @@ from alpheus.errors import Expired, InvalidInput, NotFound
 from alpheus.feed.stream import EventStream
 from alpheus.feed.stream_position import EventTerms, StreamPosition, StreamTerms, position_of
 from alpheus.feed.table_stream import TableStream
+from alpheus.spark.streams.layout import Layout, feed_schema
 from alpheus.spark.streams.options import check_use, options_of
-from alpheus.spark.streams.source import (
-    AlpheusSource,
-    Layout,
-    check_start,
-    check_stream,
-    feed_schema,
-    version_of,
-)
+from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _numbers = itertools.count()

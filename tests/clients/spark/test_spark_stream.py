@@ -17,7 +17,7 @@ from spark_marks import SPARK_MARKS
 import alpheus
 from alpheus.errors import InvalidInput, NotFound
 from alpheus.spark import SparkCatalog, SparkTransaction
-from alpheus.spark.streams.source import limits
+from alpheus.spark.streams.offsets import limits
 
 pytestmark = SPARK_MARKS
 

@@ -37,9 +37,7 @@ of files between all that is made of a frame, so that pruning by one filter take
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -56,21 +54,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from alpheus.catalog import Catalog
-from alpheus.feed.change_sets import CHANGE_COLUMNS, ChangeReader, ChangeSet, check_column_names
+from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.former_names import find_moved
 from alpheus.feed.log import follow
-from alpheus.feed.stream import EventStream
-from alpheus.feed.stream_position import EventTerms, StreamPosition, StreamTerms, position_of
+from alpheus.feed.stream_position import StreamPosition, StreamTerms, position_of
 from alpheus.feed.table_range import range_of
 from alpheus.feed.table_stream import Slice, TableStream, check_present_name
-from alpheus.models import Event, Table, time_of
-from alpheus.rows.file_reader import FileReader, read_data_file
+from alpheus.models import Table
 from alpheus.rows.manifest_files import FileLists
-from alpheus.rows.plan import Plan, PlannedFile
 from alpheus.session.arguments import When
-from alpheus.spark.streams.frames import millis_of
+from alpheus.spark.streams.event_source import EVENT_SCHEMA, EventReader, EventStreamReader
+from alpheus.spark.streams.layout import IN_UTC, Layout, feed_schema, parts_of, read_part
+from alpheus.spark.streams.offsets import OffsetReader
 from alpheus.spark.streams.options import (
-    NO_LIMIT,
     ON_DELETE,
     ON_EXPIRED,
     Feed,
@@ -82,54 +78,11 @@ from alpheus.spark.streams.options import (
     options_of,
 )
 from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
-from alpheus.spark.tables.schemas import spark_schema
 from alpheus.sync.portal import run
-from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.answers import parse_token
-from alpheus_journal.model.definitions import Column, TableDef
-from alpheus_journal.predicate import Predicate
-from alpheus_journal.storage import open_storage
-from alpheus_journal.tables.data_file import DataFile
-
-try:
-    from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up
-except ImportError:  # 4.1 hands no limits over, and runs AvailableNow as one batch
-    limits = None  # type: ignore[assignment]
-
-_IN_UTC: dict[str, Any] = (  # which PySpark 4.1 has always, and takes no word about
-    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-)
-
-SupportsTriggerAvailableNow: type = object if limits is None else limits.SupportsTriggerAvailableNow
 
 NAME = "alpheus"
-PARTITION_FILES_MAX = 32
-PARTITION_SIZE_BYTES = 64 << 20
-
-EVENT_SCHEMA = t.StructType(
-    [
-        t.StructField("version", t.LongType()),
-        t.StructField("created_at", t.TimestampType()),
-        *[
-            t.StructField(name, t.StringType())
-            for name in (
-                "transaction_id", "principal", "message", "kind", "name", "change_type", "action_type", "path_before",
-                "path_after",
-            )
-        ],
-    ]
-)  # fmt: skip
-
-_CHANGE_FIELDS = [
-    t.StructField(CHANGE_COLUMNS[0], t.StringType()),
-    t.StructField(CHANGE_COLUMNS[1], t.LongType()),
-    t.StructField(CHANGE_COLUMNS[2], t.TimestampType()),
-    t.StructField(CHANGE_COLUMNS[3], t.StringType()),
-]
-
-
-# --- the source ------------------------------------------------------------------------------------
 
 
 class AlpheusSource(DataSource):
@@ -183,7 +136,7 @@ class AlpheusSource(DataSource):
             raise InvalidInput(f"feed={self._options.feed} is for reading")
         check_use(self._given, "write", "rows")
         pinned = _pinned(self._options, None)
-        check_fits(to_arrow_schema(schema, **_IN_UTC), pinned.table.columns)
+        check_fits(to_arrow_schema(schema, **IN_UTC), pinned.table.columns)
         return pinned
 
 
@@ -251,147 +204,6 @@ def _slim(table: Table) -> Table:
     return msgspec.structs.replace(table, definition=definition)
 
 
-def feed_schema(table: Table, feed: Feed) -> t.StructType:
-    schema = spark_schema(table.columns, nullable=True)
-    if feed == "rows":
-        return schema
-    check_column_names(table.definition, "read the rows alone, or rename the column")
-    return t.StructType([*schema.fields, *_CHANGE_FIELDS])
-
-
-class Layout:
-    """Which columns a frame has, and batches of files turned into exactly those. May be pickled.
-
-    Raises InvalidInput (`bad_schema`) naming a declared column that is not there, or of another type.
-    """
-
-    def __init__(self, table: Table, feed: Feed, declared: t.StructType) -> None:
-        self._declared = declared.json()
-        whole = {field.name: field for field in feed_schema(table, feed).fields}
-        for field in declared.fields:
-            have = whole.get(field.name)
-            if have is None:
-                raise InvalidInput(
-                    f"there is no column {field.name!r}",
-                    kind="bad_schema",
-                    hint=f"there are {', '.join(whole)[:500]}",
-                )
-            if have.dataType != field.dataType:
-                raise InvalidInput(
-                    f"column {field.name!r} is declared {field.dataType.simpleString()}, it is"
-                    f" {have.dataType.simpleString()}",
-                    kind="bad_schema",
-                )
-        names = {field.name for field in declared.fields}
-        # What was required once may be missing in files of another time.
-        self.columns = tuple(_loose(column) for column in table.columns if column.name in names)
-        self.is_whole = len(self.columns) == len(table.columns)
-
-    @cached_property
-    def _arrow(self) -> pa.Schema:
-        schema = t.StructType.fromJson(msgspec.json.decode(self._declared))
-        return to_arrow_schema(schema, **_IN_UTC)
-
-    def batch(self, rows: pa.RecordBatch, label: _Label | None) -> pa.RecordBatch:
-        arrays = []
-        for field in self._arrow:
-            place = rows.schema.get_field_index(field.name)
-            if place < 0 and label is not None and field.name in CHANGE_COLUMNS:
-                value = label.values[CHANGE_COLUMNS.index(field.name)]
-                array = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
-            else:
-                array = rows.column(place)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
-
-
-def _loose(column: Column) -> Column:
-    return msgspec.structs.replace(
-        column,
-        nullable=True,
-        fields=tuple(_loose(field) for field in column.fields),
-        value=None if column.value is None else _loose(column.value),
-        element=None if column.element is None else _loose(column.element),
-    )
-
-
-# --- parts of a table ------------------------------------------------------------------------------
-
-
-class _Label(msgspec.Struct, frozen=True):
-    """Values of the columns of a change."""
-
-    change_type: str | None  # None: the file says it
-    version: int
-    millis: int
-    transaction_id: str | None
-
-    @property
-    def values(self) -> tuple[Any, ...]:
-        return (self.change_type, self.version, time_of(self.millis), self.transaction_id)
-
-
-class _Task(msgspec.Struct, frozen=True):
-    """A file that a task reads."""
-
-    planned: PlannedFile
-    chosen: Predicate | None
-    label: _Label
-
-
-class FilePart(InputPartition):
-    """Files that one task reads."""
-
-    def __init__(self, tasks: Sequence[_Task]) -> None:
-        super().__init__(None)
-        self.tasks = tuple(tasks)
-
-
-def parts_of(slices: Iterable[Slice]) -> list[InputPartition]:
-    """Tasks of about equal work: many small files, or one large one."""
-    parts: list[InputPartition] = []
-    tasks: list[_Task] = []
-    size = 0
-    for each in slices:
-        for file in each.source.files[each.start : each.stop]:
-            if tasks and (size + file.size_bytes > PARTITION_SIZE_BYTES or len(tasks) == PARTITION_FILES_MAX):
-                parts.append(FilePart(tasks))
-                tasks, size = [], 0
-            tasks.append(_task(each.source, file))
-            size += file.size_bytes
-    if tasks:
-        parts.append(FilePart(tasks))
-    return parts
-
-
-def _task(source: ChangeSet, file: DataFile) -> _Task:
-    # Names and sizes alone: statistics of many columns would be most of the task.
-    slim = DataFile(path=file.path, row_count=file.row_count, size_bytes=file.size_bytes)
-    planned = PlannedFile(
-        file=slim, sequence=0, predicates=source.hidden, is_filtered=source.chosen is not None
-    )
-    label = _Label(source.change_type, source.version, millis_of(source.created_at), source.transaction_id)
-    return _Task(planned, source.chosen, label)
-
-
-def read_part(
-    part: InputPartition, storage_url: str, table: TableDef, layout: Layout
-) -> Iterator[pa.RecordBatch]:
-    """In a task. Spark asks for a part of its own when there is none; that has no rows."""
-    if not isinstance(part, FilePart):
-        return
-    storage = open_storage(storage_url)
-    try:
-        for task in part.tasks:
-            columns = layout.columns if task.label.change_type is not None else (*layout.columns, CHANGE_TYPE)
-            plan = Plan(table=table, where=task.chosen, files=(), skipped=())
-            data = run(read_data_file(storage, task.planned.file))
-            for batch in FileReader(plan, columns).rows(data, task.planned):
-                yield layout.batch(batch, task.label)
-    finally:
-        run(storage.close())
-
-
 class TableReader(DataSourceReader):
     """Rows, or changes, of a table, read once."""
 
@@ -419,46 +231,7 @@ class TableReader(DataSourceReader):
         return read_part(partition, self._storage_url, self._table.definition, self._layout)
 
 
-# --- streams ---------------------------------------------------------------------------------------
-
-
-class _Offsets(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """What both streams have to do with Spark's own calls."""
-
-    _options: Options
-    _last: StreamPosition | None = None
-
-    def _latest(
-        self, start: StreamPosition, max_files: int | None, max_versions: int | None
-    ) -> StreamPosition:
-        raise NotImplementedError
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return StreamPosition().to_offset()
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        if self._options.max_files is None and self._options.max_versions is None:
-            return limits.ReadAllAvailable()
-        return limits.ReadMaxFiles(self._options.max_files or NO_LIMIT)
-
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """PySpark 4.1 gives neither: then a batch begins where the one before ended. The first after a start, new or
-        from a checkpoint, has no limits: by AvailableNow, of which 4.1 says nothing, there is no other."""
-        begin = self._last if start is None else position_of(start)
-        if begin is None:
-            self._last = self._head()
-        elif limits is not None and isinstance(limit, limits.ReadAllAvailable):
-            self._last = self._latest(begin, None, None)
-        else:
-            files = self._options.max_files if limit is None else limit.max_files
-            self._last = self._latest(begin, files, self._options.max_versions)
-        return self._last.to_offset()
-
-    def _head(self) -> StreamPosition:
-        raise NotImplementedError
-
-
-class TableStreamReader(_Offsets):
+class TableStreamReader(OffsetReader):
     """Rows, or changes, of a table, as they are committed."""
 
     def __init__(self, options: Options, pinned: Pinned, schema: t.StructType) -> None:
@@ -506,163 +279,6 @@ class TableStreamReader(_Offsets):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(partition, self._storage_url, self._table.definition, self._layout)
-
-    def stop(self) -> None:
-        if self._opened is not None:
-            catalog, stream = self._opened
-            self._opened = None
-            stream.close()
-            catalog.close()
-
-
-# --- events ----------------------------------------------------------------------------------------
-
-
-class EventPart(InputPartition):
-    """Events of (after, until]; `after` None: all that is kept."""
-
-    def __init__(self, after: int | None, until: int) -> None:
-        super().__init__(None)
-        self.after = after
-        self.until = until
-
-
-def _event_terms(options: Options) -> EventTerms:
-    return EventTerms(
-        start=options.after if options.after is not None or options.start == "snapshot" else options.start,
-        namespaces=options.namespaces,
-        names=options.names,
-        kinds=options.kinds,
-        actions=options.actions,
-        outage_seconds=options.outage_seconds,
-    )
-
-
-class _Events:
-    """Rows of events, in a task."""
-
-    def __init__(self, options: Options, schema: t.StructType) -> None:
-        self._options = options
-        self._names = schema.names
-        known = EVENT_SCHEMA.fields
-        for field in schema.fields:
-            if not any((field.name, field.dataType) == (one.name, one.dataType) for one in known):
-                raise InvalidInput(
-                    f"events have no column {field.name!r} of type {field.dataType.simpleString()}",
-                    kind="bad_schema",
-                    hint=EVENT_SCHEMA.simpleString(),
-                )
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        if not isinstance(partition, EventPart):
-            return
-        with self._options.connect() as catalog:
-            terms = _event_terms(self._options)
-            with catalog.events(after=partition.after, until=partition.until, **terms.filter()) as events:
-                for event in events:
-                    for row in event_rows(event):
-                        yield tuple(row[name] for name in self._names)
-
-
-def event_rows(event: Event) -> Iterator[dict[str, Any]]:
-    """One row for each recorded action and what it did besides, for each recorded read, and for each change that no
-    action tells of."""
-    changes = {(change.kind, change.name): change for change in event.changes}
-    told = set()
-    base = {"version": event.version, "created_at": event.created_at}
-    nobody = {"transaction_id": None, "principal": None, "message": None, "action_type": None}
-    for transaction in event.transactions:
-        who = base | {
-            "transaction_id": transaction.id,
-            "principal": transaction.principal,
-            "message": transaction.message,
-        }
-        for action in transaction.actions:
-            before, after = action.details.get("path_before", ""), action.details.get("path_after", "")
-            effects = [(action.kind, action.name, _type_of(before, after), before, after)]
-            for also in action.details.get("also", ()):
-                change = changes.get((also["kind"], also["name"]))
-                paths = (change.path_before, change.path_after) if change is not None else ("", "")
-                effects.append((also["kind"], also["name"], also["type"], *paths))
-            for kind, name, change_type, path_before, path_after in effects:
-                told.add((kind, name))
-                yield who | {
-                    "kind": kind,
-                    "name": name,
-                    "change_type": change_type,
-                    "action_type": action.type,
-                    "path_before": path_before or None,
-                    "path_after": path_after or None,
-                }
-        for read in transaction.reads:
-            yield who | {
-                "kind": read.kind,
-                "name": read.name,
-                "change_type": None,
-                "action_type": read.type,
-                "path_before": None,
-                "path_after": None,
-            }
-    for key, change in changes.items():
-        if key not in told:
-            yield (
-                base
-                | nobody
-                | {
-                    "kind": change.kind,
-                    "name": change.name,
-                    "change_type": change.type,
-                    "path_before": change.path_before or None,
-                    "path_after": change.path_after or None,
-                }
-            )
-
-
-def _type_of(before: str, after: str) -> str | None:
-    if not before and not after:
-        return None
-    if not before:
-        return "created"
-    return "updated" if after else "dropped"
-
-
-class EventReader(_Events, DataSourceReader):
-    """Events, read once."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with self._options.connect() as catalog:
-            after, until = self._options.after, self._options.until
-            last = catalog.at(until).version
-            return [EventPart(None if after is None else catalog.at(after).version, last)]
-
-
-class EventStreamReader(_Events, _Offsets):
-    """Events as they happen."""
-
-    def __init__(self, options: Options, schema: t.StructType) -> None:
-        super().__init__(options, schema)
-        self._opened: tuple[Catalog, EventStream] | None = None
-
-    def _stream(self) -> EventStream:
-        if self._opened is None:
-            catalog = self._options.connect()
-            self._opened = catalog, EventStream(catalog, _event_terms(self._options))
-        return self._opened[1]
-
-    def _latest(
-        self, start: StreamPosition, max_files: int | None, max_versions: int | None
-    ) -> StreamPosition:
-        return self._stream().latest(start, max_versions)
-
-    def _head(self) -> StreamPosition:
-        return self._stream().head()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._stream().pin_head()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        span = self._stream().plan(position_of(start), position_of(end))
-        return [] if span is None else [EventPart(*span)]
 
     def stop(self) -> None:
         if self._opened is not None:

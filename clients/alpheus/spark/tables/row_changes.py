@@ -8,9 +8,7 @@ which do not change. So a frame that would give other rows the second time tears
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,16 +20,24 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.catalog import Transaction, core_of
-from alpheus.models import EPOCH
 from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files, scan
+from alpheus.spark.tables.assignments import (
+    DATA_EXCEPTION,
+    SHOWN_MAX,
+    assign_columns,
+    check_assignments,
+    name_columns,
+    read_assignments,
+    said,
+)
 from alpheus.spark.tables.files import Staged
 from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import fitted, quoted, spark_schema, with_texts_checked
+from alpheus.spark.tables.schemas import fitted, quoted, with_texts_checked
 from alpheus.sync.portal import run
 from alpheus.transactions.compaction import CompactionPlan, choose_groups, describe_group
 from alpheus.transactions.row_changes import CHANGE_TYPE, Mode, is_rewritten
@@ -46,7 +52,6 @@ from alpheus_journal.tables.data_file import DataFile
 
 _FILE = "_alpheus_file"
 _BIN_ID = CHANGE_TYPE.id - 1  # of no column that is written
-_SHOWN_MAX = 300
 
 Select = Callable[[DataFrame], DataFrame]
 
@@ -371,13 +376,13 @@ def delete(rows: Rows, where: Where, mode: Mode | None) -> None:
 def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) -> None:
     table = rows.table
     match = where_match(needed_where(where, table, "update"), table.columns)
-    assigned = _assignments(set, table.columns)
-    _check_assignments(rows.visible([]), assigned, table.columns)
+    assigned = read_assignments(set, table.columns)
+    check_assignments(rows.visible([]), assigned, table.columns)
     hits = rows.hits(match)
     if not hits.files:
         return
     old = match.chosen(rows.visible(hits.files))
-    staged = _staged(rows, _assigned(old, assigned, table.columns), assigned)
+    staged = _staged(rows, assign_columns(old, assigned, table.columns), assigned)
     check_updated(hits, staged)
     rows.change(
         ChangeMode.UPDATE,
@@ -394,10 +399,10 @@ def _staged(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColumn]) -> 
     try:
         return rows.stage(with_texts_checked(new, rows.table.columns))
     except PySparkException as error:
-        if not (error.getSqlState() or "").startswith(_DATA_EXCEPTION):
+        if not (error.getSqlState() or "").startswith(DATA_EXCEPTION):
             raise
         raise InvalidInput(
-            f"set: {_columns_named(assigned)}: a value cannot be computed: {said(error)}",
+            f"set: {name_columns(assigned)}: a value cannot be computed: {said(error)}",
             kind="bad_data",
             hint="as where a number is divided by zero or too large: say in where or by CASE what those rows get",
         ) from error
@@ -438,162 +443,8 @@ def _refuse_outside(rows: Rows, staged: Staged, match: Match, meant: Predicate) 
     strange = match.others(rows.read_back(unsure)).take(1) if unsure else []
     if strange:
         raise InvalidInput(
-            f"a row is not one of those that are replaced, where {text(meant)[:_SHOWN_MAX]}:"
-            f" {str(strange[0].asDict())[:_SHOWN_MAX]}",
+            f"a row is not one of those that are replaced, where {text(meant)[:SHOWN_MAX]}:"
+            f" {str(strange[0].asDict())[:SHOWN_MAX]}",
             kind="bad_data",
             hint="leave it out, or append it",
         )
-
-
-# --- what an update sets ---------------------------------------------------------------------------
-
-
-def _assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, SparkColumn]:
-    """By the columns' own names."""
-    if not isinstance(set, Mapping) or not set:
-        raise InvalidInput(
-            f"set={set!r} says nothing", hint="""as in {"status": "'paid'", "total": "price * quantity"}"""
-        )
-    names = {column.name.lower(): column.name for column in columns}
-    found: dict[str, SparkColumn] = {}
-    for name, value in set.items():
-        own = names.get(name.lower()) if isinstance(name, str) else None
-        if own is None or own in found:
-            raise InvalidInput(
-                f"set: column {name!r} is {'there twice' if own else 'not in the table'}",
-                hint=f"it has {', '.join(names.values())[:500]}; of a struct give the whole value",
-            )
-        found[own] = _expression(own, value)
-    return found
-
-
-_EXAMPLE = (
-    """an expression of Spark's SQL, as in "n + 1" or "'paid'", a Spark column, or a plain value of Python"""
-)
-
-
-def _expression(name: str, value: object) -> SparkColumn:
-    if isinstance(value, SparkColumn):
-        return value
-    try:
-        return f.expr(value) if isinstance(value, str) else _literal(value)
-    except (PySparkException, AttributeError, TypeError) as error:  # of Py4J, for what it knows no type of
-        reason = said(error) if isinstance(value, str) else f"{type(value).__name__} is no value for a column"
-        raise InvalidInput(f"set: column {name!r}: {reason}", hint=_EXAMPLE) from error
-
-
-def _literal(value: object) -> SparkColumn:
-    """As Spark's own, but for dates and times: those go through Java's calendar there, which is another one before
-    1582, and times without a zone become moments in the zone of this process."""
-    if isinstance(value, list):
-        return f.array(*[_literal(one) for one in value]) if value else f.lit(value)
-    if not isinstance(value, date) or value != value:  # a datetime is a date; pandas has one that is none
-        return f.lit(value)
-    if not isinstance(value, datetime):
-        return f.expr(f"DATE '{value.isoformat()}'")
-    if value.tzinfo is None:
-        return f.expr(f"TIMESTAMP_NTZ '{datetime.isoformat(value, sep=' ')}'")
-    return f.timestamp_micros(f.lit((value - EPOCH) // timedelta(microseconds=1)).cast("bigint"))
-
-
-def _check_assignments(
-    none: DataFrame, assigned: Mapping[str, SparkColumn], columns: Sequence[Column]
-) -> None:
-    """`none`: a frame with the table's columns, which is not run.
-
-    Raises InvalidInput naming the column for an expression that Spark does not understand, and for one that is not a
-    value of each row, computed of that row alone: in a projection it would give more rows, or fewer. Nothing runs."""
-    first: Exception | None = None
-    try:
-        if not _beside_projections(none.select(*[value.alias(name) for name, value in assigned.items()])):
-            return
-    except PySparkException as error:
-        first = error
-    for name, value in assigned.items():
-        try:
-            beside = _beside_projections(none.select(value.alias(name)))
-        except PySparkException as error:
-            raise _not_understood(name, error, columns) from error
-        if beside:
-            raise InvalidInput(
-                f"set: column {name!r} is not computed of each row alone: it has {beside}",
-                hint=f"join or group rows into a DataFrame that gives each key its {name!r}, and merge it by key",
-            )
-    raise _not_understood(", ".join(assigned), first, columns) from first
-
-
-_BESIDE = {
-    "Aggregate": "an aggregate",
-    "Expand": "a window of time",
-    "Filter": "a window of time",
-    "Generate": "a function that gives several rows or none, as explode does",
-    "Window": "a window function",
-}
-
-
-def _beside_projections(df: DataFrame) -> str:
-    """What Spark put under a projection of a leaf, or into it, and is no projection; empty: nothing."""
-    java = getattr(df, "_jdf", None)
-    if java is None:  # Spark Connect tells no plan: rows are counted when they are written
-        _ = df.schema
-        return ""
-    node = java.queryExecution().analyzed()
-    while True:
-        if not node.subqueries().isEmpty():
-            return "a subquery"
-        if node.children().isEmpty():
-            return ""
-        if node.nodeName() != "Project":
-            return _BESIDE.get(node.nodeName(), f"what Spark calls {node.nodeName()}")
-        node = node.children().apply(0)
-
-
-def _not_understood(name: str, error: Exception | None, columns: Sequence[Column]) -> InvalidInput:
-    hint = _EXAMPLE
-    if "[UNRESOLVED_COLUMN" in str(error):
-        hint = (
-            f"it has {', '.join(column.name for column in columns)[:500]}; text stands between single quotes,"
-            """ as in "'paid'\""""
-        )
-    return InvalidInput(f"set: column {name!r}: {said(error)}", hint=hint)
-
-
-_DATA_EXCEPTION = "22"
-"""How SQL states begin of values that cannot be computed: divided by zero, out of range, no number, no date."""
-
-
-def said(error: Exception | None) -> str:
-    """Spark's own words, without its plan."""
-    lines = str(error).strip().splitlines()
-    return re.sub(r" SQLSTATE: .*", "", lines[0])[:_SHOWN_MAX] if lines else type(error).__name__
-
-
-def _columns_named(assigned: Mapping[str, SparkColumn]) -> str:
-    names = ", ".join(map(repr, assigned))
-    return f"column {names}" if len(assigned) == 1 else f"one of the columns {names}"[:_SHOWN_MAX]
-
-
-def _assigned(df: DataFrame, assigned: Mapping[str, SparkColumn], columns: Iterable[Column]) -> DataFrame:
-    """Rows with new values. As Spark's own UPDATE does, a number becomes one of the column's type, and an error where
-    it does not fit there."""
-    changed = df.select(
-        *[
-            assigned[column.name].alias(column.name)
-            if column.name in assigned
-            else f.col(quoted(column.name))
-            for column in columns
-        ]
-    )
-    is_strict = (df.sparkSession.conf.get("spark.sql.ansi.enabled") or "").lower() == "true"
-    wanted = spark_schema(tuple(columns), nullable=True)
-    for field in wanted.fields:
-        have = changed.schema[field.name].dataType
-        if (
-            is_strict  # else a number that does not fit would become another one
-            and field.name in assigned
-            and isinstance(have, t.NumericType)
-            and isinstance(field.dataType, t.NumericType)
-            and have != field.dataType
-        ):
-            changed = changed.withColumn(field.name, f.col(quoted(field.name)).cast(field.dataType))
-    return changed

@@ -18,6 +18,7 @@ from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
+from alpheus.spark.tables.assignments import said
 from alpheus.spark.tables.lake import Lake, missing_told
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import columns_of, schema_of_frame, with_texts_checked
@@ -191,7 +192,7 @@ def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
             schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
         except PySparkException as error:
             raise InvalidInput(
-                f"{df_or_schema[:200]!r} is no schema: {changes.said(error)}",
+                f"{df_or_schema[:200]!r} is no schema: {said(error)}",
                 kind="bad_schema",
                 hint="as in 'id BIGINT NOT NULL, name STRING'",
             ) from error

@@ -1,0 +1,186 @@
+"""Which columns a frame has, and which files a task reads into them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from alpheus.feed.change_sets import CHANGE_COLUMNS, ChangeSet, check_column_names
+from alpheus.feed.table_stream import Slice
+from alpheus.models import Table, time_of
+from alpheus.rows.file_reader import FileReader, read_data_file
+from alpheus.rows.plan import Plan, PlannedFile
+from alpheus.spark.streams.frames import millis_of
+from alpheus.spark.streams.options import Feed
+from alpheus.spark.tables.schemas import spark_schema
+from alpheus.sync.portal import run
+from alpheus.transactions.row_changes import CHANGE_TYPE
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.definitions import Column, TableDef
+from alpheus_journal.predicate import Predicate
+from alpheus_journal.storage import open_storage
+from alpheus_journal.tables.data_file import DataFile
+
+IN_UTC: dict[str, Any] = (  # which PySpark 4.1 has always, and takes no word about
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
+
+
+PARTITION_FILES_MAX = 32
+
+
+PARTITION_SIZE_BYTES = 64 << 20
+
+
+_CHANGE_FIELDS = [
+    t.StructField(CHANGE_COLUMNS[0], t.StringType()),
+    t.StructField(CHANGE_COLUMNS[1], t.LongType()),
+    t.StructField(CHANGE_COLUMNS[2], t.TimestampType()),
+    t.StructField(CHANGE_COLUMNS[3], t.StringType()),
+]
+
+
+def feed_schema(table: Table, feed: Feed) -> t.StructType:
+    schema = spark_schema(table.columns, nullable=True)
+    if feed == "rows":
+        return schema
+    check_column_names(table.definition, "read the rows alone, or rename the column")
+    return t.StructType([*schema.fields, *_CHANGE_FIELDS])
+
+
+class Layout:
+    """Which columns a frame has, and batches of files turned into exactly those. May be pickled.
+
+    Raises InvalidInput (`bad_schema`) naming a declared column that is not there, or of another type.
+    """
+
+    def __init__(self, table: Table, feed: Feed, declared: t.StructType) -> None:
+        self._declared = declared.json()
+        whole = {field.name: field for field in feed_schema(table, feed).fields}
+        for field in declared.fields:
+            have = whole.get(field.name)
+            if have is None:
+                raise InvalidInput(
+                    f"there is no column {field.name!r}",
+                    kind="bad_schema",
+                    hint=f"there are {', '.join(whole)[:500]}",
+                )
+            if have.dataType != field.dataType:
+                raise InvalidInput(
+                    f"column {field.name!r} is declared {field.dataType.simpleString()}, it is"
+                    f" {have.dataType.simpleString()}",
+                    kind="bad_schema",
+                )
+        names = {field.name for field in declared.fields}
+        # What was required once may be missing in files of another time.
+        self.columns = tuple(_loose(column) for column in table.columns if column.name in names)
+        self.is_whole = len(self.columns) == len(table.columns)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        schema = t.StructType.fromJson(msgspec.json.decode(self._declared))
+        return to_arrow_schema(schema, **IN_UTC)
+
+    def batch(self, rows: pa.RecordBatch, label: _Label | None) -> pa.RecordBatch:
+        arrays = []
+        for field in self._arrow:
+            place = rows.schema.get_field_index(field.name)
+            if place < 0 and label is not None and field.name in CHANGE_COLUMNS:
+                value = label.values[CHANGE_COLUMNS.index(field.name)]
+                array = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+            else:
+                array = rows.column(place)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+
+def _loose(column: Column) -> Column:
+    return msgspec.structs.replace(
+        column,
+        nullable=True,
+        fields=tuple(_loose(field) for field in column.fields),
+        value=None if column.value is None else _loose(column.value),
+        element=None if column.element is None else _loose(column.element),
+    )
+
+
+class _Label(msgspec.Struct, frozen=True):
+    """Values of the columns of a change."""
+
+    change_type: str | None  # None: the file says it
+    version: int
+    millis: int
+    transaction_id: str | None
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return (self.change_type, self.version, time_of(self.millis), self.transaction_id)
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """A file that a task reads."""
+
+    planned: PlannedFile
+    chosen: Predicate | None
+    label: _Label
+
+
+class FilePart(InputPartition):
+    """Files that one task reads."""
+
+    def __init__(self, tasks: Sequence[_Task]) -> None:
+        super().__init__(None)
+        self.tasks = tuple(tasks)
+
+
+def parts_of(slices: Iterable[Slice]) -> list[InputPartition]:
+    """Tasks of about equal work: many small files, or one large one."""
+    parts: list[InputPartition] = []
+    tasks: list[_Task] = []
+    size = 0
+    for each in slices:
+        for file in each.source.files[each.start : each.stop]:
+            if tasks and (size + file.size_bytes > PARTITION_SIZE_BYTES or len(tasks) == PARTITION_FILES_MAX):
+                parts.append(FilePart(tasks))
+                tasks, size = [], 0
+            tasks.append(_task(each.source, file))
+            size += file.size_bytes
+    if tasks:
+        parts.append(FilePart(tasks))
+    return parts
+
+
+def _task(source: ChangeSet, file: DataFile) -> _Task:
+    # Names and sizes alone: statistics of many columns would be most of the task.
+    slim = DataFile(path=file.path, row_count=file.row_count, size_bytes=file.size_bytes)
+    planned = PlannedFile(
+        file=slim, sequence=0, predicates=source.hidden, is_filtered=source.chosen is not None
+    )
+    label = _Label(source.change_type, source.version, millis_of(source.created_at), source.transaction_id)
+    return _Task(planned, source.chosen, label)
+
+
+def read_part(
+    part: InputPartition, storage_url: str, table: TableDef, layout: Layout
+) -> Iterator[pa.RecordBatch]:
+    """In a task. Spark asks for a part of its own when there is none; that has no rows."""
+    if not isinstance(part, FilePart):
+        return
+    storage = open_storage(storage_url)
+    try:
+        for task in part.tasks:
+            columns = layout.columns if task.label.change_type is not None else (*layout.columns, CHANGE_TYPE)
+            plan = Plan(table=table, where=task.chosen, files=(), skipped=())
+            data = run(read_data_file(storage, task.planned.file))
+            for batch in FileReader(plan, columns).rows(data, task.planned):
+                yield layout.batch(batch, task.label)
+    finally:
+        run(storage.close())

@@ -1,0 +1,56 @@
+"""What all stream readers have to do with Spark's own calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+from alpheus.feed.stream_position import StreamPosition, position_of
+from alpheus.spark.streams.options import (
+    NO_LIMIT,
+    Options,
+)
+
+try:
+    from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up
+except ImportError:  # 4.1 hands no limits over, and runs AvailableNow as one batch
+    limits = None  # type: ignore[assignment]
+
+SupportsTriggerAvailableNow: type = object if limits is None else limits.SupportsTriggerAvailableNow
+
+
+class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """What both streams have to do with Spark's own calls."""
+
+    _options: Options
+    _last: StreamPosition | None = None
+
+    def _latest(
+        self, start: StreamPosition, max_files: int | None, max_versions: int | None
+    ) -> StreamPosition:
+        raise NotImplementedError
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return StreamPosition().to_offset()
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        if self._options.max_files is None and self._options.max_versions is None:
+            return limits.ReadAllAvailable()
+        return limits.ReadMaxFiles(self._options.max_files or NO_LIMIT)
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """PySpark 4.1 gives neither: then a batch begins where the one before ended. The first after a start, new or
+        from a checkpoint, has no limits: by AvailableNow, of which 4.1 says nothing, there is no other."""
+        begin = self._last if start is None else position_of(start)
+        if begin is None:
+            self._last = self._head()
+        elif limits is not None and isinstance(limit, limits.ReadAllAvailable):
+            self._last = self._latest(begin, None, None)
+        else:
+            files = self._options.max_files if limit is None else limit.max_files
+            self._last = self._latest(begin, files, self._options.max_versions)
+        return self._last.to_offset()
+
+    def _head(self) -> StreamPosition:
+        raise NotImplementedError
