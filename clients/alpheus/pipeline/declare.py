@@ -384,7 +384,7 @@ class Pipeline:
         """
         # Imported by name, so that no module here depends on Spark. A caller that has a session has imported Spark.
         trial: Any = importlib.import_module("alpheus.spark.job_trial")
-        return trial.tried(  # type: ignore[no-any-return]
+        return trial.try_job(  # type: ignore[no-any-return]
             spark,
             self._find_job(job),
             inputs,

@@ -29,7 +29,7 @@ from alpheus.spark.streams import frames
 from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
 from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.lake import Lake, missing_told, require_native
+from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_fits, quoted
@@ -154,7 +154,7 @@ class SparkCatalog(Lake):
         """
         table = self._table(name, at)
         self._hold(table.version)
-        with missing_told(self, lambda: table):
+        with name_missing_files(self, lambda: table):
             return self.frame(table.definition, columns, where)
 
     def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:
@@ -221,7 +221,7 @@ class SparkCatalog(Lake):
         version when some of it is not kept, NotFound (`no_version`) above the head, InvalidInput (`table_replaced`)
         when another table had the name, which was dropped in between.
         """
-        return frames.between(self, name, after, until)
+        return frames.changes_between(self, name, after, until)
 
     def stream(
         self,

@@ -18,7 +18,7 @@ from alpheus.pipeline.planner import Work
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.spark.streams import frames
 from alpheus.spark.tables.files import check_frame
-from alpheus.spark.tables.lake import Lake, missing_told
+from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus.spark.tables.transaction import SparkTransaction
@@ -205,30 +205,32 @@ class JobRun(BaseRun):
             return self._whole(input)
         changes = self._work.changes[input]
         if mode == "changes":
-            return self._changed(input)
+            return self._read_changes(input)
         if changes is None:
             return self._whole(input)
-        with self._missing_told(input):
-            return frames.appended(self._lake, self._table(input), self._lasting(input, changes))
+        with self._name_missing_files(input):
+            return frames.inserted_rows(self._lake, self._table(input), self._drop_undone(input, changes))
 
     def _whole(self, input: str) -> DataFrame:
-        with self._missing_told(input):
+        with self._name_missing_files(input):
             return self._lake.frame(self._table(input))
 
-    def _missing_told(self, input: str) -> AbstractContextManager[None]:
-        return missing_told(self._lake, lambda: self._work.inputs[input])
+    def _name_missing_files(self, input: str) -> AbstractContextManager[None]:
+        return name_missing_files(self._lake, lambda: self._work.inputs[input])
 
     def _touched(self, input: str) -> DataFrame:
-        return self._whole(input) if self._work.changes[input] is None else self._changed(input)
+        return self._whole(input) if self._work.changes[input] is None else self._read_changes(input)
 
-    def _changed(self, input: str) -> DataFrame:
+    def _read_changes(self, input: str) -> DataFrame:
         changes = self._work.changes[input]
-        with self._missing_told(input):
+        with self._name_missing_files(input):
             if changes is None:
-                return frames.everything(self._lake, self._table(input), self.version, self._work.created_at)
-            return frames.changed(self._lake, self._table(input), changes)
+                return frames.all_as_inserts(
+                    self._lake, self._table(input), self.version, self._work.created_at
+                )
+            return frames.changed_rows(self._lake, self._table(input), changes)
 
-    def _lasting(self, input: str, changes: list[RowChange]) -> list[RowChange]:
+    def _drop_undone(self, input: str, changes: list[RowChange]) -> list[RowChange]:
         """Those that no later one took back: rows that came in and are gone again were never there for the job."""
         table, begin = self._work.inputs[input], self._work.begins[input]
         past = RowHistory(self._lake.catalog, table.id, table.full_name, self.version)

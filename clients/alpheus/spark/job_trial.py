@@ -22,7 +22,7 @@ from alpheus.spark.tables import row_changes as changes
 from alpheus.spark.tables.files import Staged
 from alpheus.spark.tables.row_changes import Hits, Match
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import columns_of, fitted, quoted, schema_of_frame
+from alpheus.spark.tables.schemas import columns_of, fit_frame, quoted, schema_of_frame
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput
@@ -51,8 +51,8 @@ class TrialRun(BaseRun):
     ) -> None:
         super().__init__(job, spark)
         self.version = 1
-        self._given = {key: self._frame_of(f"input {key!r}", frame) for key, frame in inputs.items()}
-        self._all = {key: self._frame_of(f"whole {key!r}", frame) for key, frame in whole.items()}
+        self._given = {key: self._require_frame(f"input {key!r}", frame) for key, frame in inputs.items()}
+        self._all = {key: self._require_frame(f"whole {key!r}", frame) for key, frame in whole.items()}
         for key in [*self._given, *self._all]:
             self._check_input(key)
         missing = [key for key in job.inputs if key not in self._given]
@@ -61,7 +61,7 @@ class TrialRun(BaseRun):
                 f"job {job.name} reads {', '.join(missing)} too", hint="give a frame for each input"
             )
         self._held = {
-            self._output_name(name): self._frame_of(f"output {name}", frame)
+            self._output_name(name): self._require_frame(f"output {name}", frame)
             for name, frame in outputs.items()
         }
         if full is None:
@@ -74,7 +74,7 @@ class TrialRun(BaseRun):
         self.params = dict(params)
         self.written: dict[tuple[str, str], DataFrame] = {}
 
-    def _frame_of(self, what: str, frame: object) -> DataFrame:
+    def _require_frame(self, what: str, frame: object) -> DataFrame:
         if not isinstance(frame, DataFrame):
             raise InvalidInput(f"{what}: a DataFrame is needed, not {type(frame).__name__}", kind="bad_data")
         return frame
@@ -83,7 +83,7 @@ class TrialRun(BaseRun):
 
     def _read(self, input: str) -> DataFrame:
         df = self._given[input]
-        return self._labelled(df) if self._job.inputs[input].mode == "changes" else df
+        return self._add_change_columns(df) if self._job.inputs[input].mode == "changes" else df
 
     def _whole(self, input: str) -> DataFrame:
         found = self._all.get(input)
@@ -100,7 +100,7 @@ class TrialRun(BaseRun):
     def _touched(self, input: str) -> DataFrame:
         return self._given[input]
 
-    def _labelled(self, df: DataFrame) -> DataFrame:
+    def _add_change_columns(self, df: DataFrame) -> DataFrame:
         """With the columns of changes that it lacks: inserts of this version."""
         there = {name.lower() for name in df.columns}
         values = {
@@ -120,7 +120,7 @@ class TrialRun(BaseRun):
     def append(self, output: Name, df: DataFrame) -> None:
         """Add the rows of `df` to a declared output."""
         name = self._output_name(output)
-        df = self._fitted(name, df)
+        df = self._fit_output(name, df)
         before = self._before(name)
         self.written[name] = df if before is None else before.unionByName(df)
 
@@ -130,7 +130,7 @@ class TrialRun(BaseRun):
         """Replace rows of a declared output by those of `df`: all, those that meet `where`, or of `partitions`."""
         name = self._output_name(output)
         if where is None and partitions is None:
-            self.written[name] = self._fitted(name, df)
+            self.written[name] = self._fit_output(name, df)
             return
         self._check_frame(df)
         rows = self._rows(name, df, _keys_of(partitions))
@@ -174,11 +174,11 @@ class TrialRun(BaseRun):
         held = self._held.get(name)
         return held.limit(0) if held is not None and self.is_full else held
 
-    def _fitted(self, name: tuple[str, str], df: DataFrame) -> DataFrame:
+    def _fit_output(self, name: tuple[str, str], df: DataFrame) -> DataFrame:
         """As the output's table takes it, if its columns were given."""
         self._check_frame(df)
         held = self._held.get(name)
-        return df if held is None else _plain(fitted(df, _columns(held)))
+        return df if held is None else _without_ids(fit_frame(df, _columns(held)))
 
     def _rows(
         self, name: tuple[str, str], data: DataFrame | None = None, keys: Iterable[str] = ()
@@ -204,16 +204,16 @@ class TrialRows(changes.Rows):
         columns = _columns(df)
         self.table = TableDef(id="trial", columns=columns, partition_spec=_spec(keys, columns))
         self._frames: dict[str, DataFrame] = {}
-        self._rows = self._held(fitted(df, columns), columns)
+        self._rows = self._keep(fit_frame(df, columns), columns)
 
     def now(self) -> DataFrame:
-        return _plain(self._df)
+        return _without_ids(self._df)
 
     @property
     def _df(self) -> DataFrame:
         return self._frames[self._rows.path]
 
-    def _held(self, df: DataFrame, columns: Sequence[Column]) -> DataFile:
+    def _keep(self, df: DataFrame, columns: Sequence[Column]) -> DataFile:
         """Run a frame once, as writing it would."""
         held = df.localCheckpoint()
         count = held.count()
@@ -231,14 +231,14 @@ class TrialRows(changes.Rows):
     def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
         return functools.reduce(DataFrame.union, [self._frames[file.path] for file in found])
 
-    def hits(self, match: Match) -> Hits:
+    def find_hits(self, match: Match) -> Hits:
         count = match.chosen(self._df).count()
         if not count:
             return Hits()
         return Hits(partial=((PlannedFile(file=self._rows, sequence=0), count),))
 
     def stage(self, df: DataFrame) -> Staged:
-        file = self._held(fitted(df, self.table.columns), self.table.columns)
+        file = self._keep(fit_frame(df, self.table.columns), self.table.columns)
         if not file.row_count:
             return Staged(segments=(), rows=0)
         segment = Segment(
@@ -252,7 +252,7 @@ class TrialRows(changes.Rows):
         return Staged(segments=(segment,), rows=file.row_count, files=(file,))
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
-        return [self._held(fitted(df, columns), columns)]
+        return [self._keep(fit_frame(df, columns), columns)]
 
     def discard(self, found: Sequence[DataFile]) -> None:
         return
@@ -270,7 +270,7 @@ class TrialRows(changes.Rows):
         self.is_rewritten(how, match, hits)  # for what it refuses
         left = match.others(self._df) if hits.files else self._df
         added = [self.read_back(staged.files) for staged, _ in came if staged.files]
-        self._rows = self._held(functools.reduce(DataFrame.union, added, left), self.table.columns)
+        self._rows = self._keep(functools.reduce(DataFrame.union, added, left), self.table.columns)
 
 
 def _columns(df: DataFrame) -> tuple[Column, ...]:
@@ -279,7 +279,7 @@ def _columns(df: DataFrame) -> tuple[Column, ...]:
     return tuple(msgspec.structs.replace(column, nullable=True) for column in found)
 
 
-def _plain(df: DataFrame) -> DataFrame:
+def _without_ids(df: DataFrame) -> DataFrame:
     """Without ids of columns."""
     return df.select(*[f.col(quoted(name)).alias(name, metadata={}) for name in df.columns])
 
@@ -310,7 +310,7 @@ def _has_types(df: DataFrame) -> bool:
     return CHANGE_TYPE in (name.lower() for name in df.columns)
 
 
-def tried(
+def try_job(
     spark: SparkSession,
     job: Job,
     inputs: Mapping[str, DataFrame],

@@ -84,7 +84,7 @@ def event_rows(event: Event) -> Iterator[dict[str, Any]]:
     """One row for each recorded action and what it did besides, for each recorded read, and for each change that no
     action tells of."""
     changes = {(change.kind, change.name): change for change in event.changes}
-    told = set()
+    recorded = set()
     base = {"version": event.version, "created_at": event.created_at}
     nobody = {"transaction_id": None, "principal": None, "message": None, "action_type": None}
     for transaction in event.transactions:
@@ -95,13 +95,13 @@ def event_rows(event: Event) -> Iterator[dict[str, Any]]:
         }
         for action in transaction.actions:
             before, after = action.details.get("path_before", ""), action.details.get("path_after", "")
-            effects = [(action.kind, action.name, _type_of(before, after), before, after)]
+            effects = [(action.kind, action.name, _change_type_of(before, after), before, after)]
             for also in action.details.get("also", ()):
                 change = changes.get((also["kind"], also["name"]))
                 paths = (change.path_before, change.path_after) if change is not None else ("", "")
                 effects.append((also["kind"], also["name"], also["type"], *paths))
             for kind, name, change_type, path_before, path_after in effects:
-                told.add((kind, name))
+                recorded.add((kind, name))
                 yield who | {
                     "kind": kind,
                     "name": name,
@@ -120,7 +120,7 @@ def event_rows(event: Event) -> Iterator[dict[str, Any]]:
                 "path_after": None,
             }
     for key, change in changes.items():
-        if key not in told:
+        if key not in recorded:
             yield (
                 base
                 | nobody
@@ -134,7 +134,7 @@ def event_rows(event: Event) -> Iterator[dict[str, Any]]:
             )
 
 
-def _type_of(before: str, after: str) -> str | None:
+def _change_type_of(before: str, after: str) -> str | None:
     if not before and not after:
         return None
     if not before:

@@ -21,7 +21,7 @@ from alpheus.feed.table_range import range_of
 from alpheus.feed.trail import RowChange
 from alpheus.session.arguments import Name, When
 from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.lake import Lake, missing_told
+from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.schemas import quoted
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.model.definitions import Column, TableDef
@@ -31,7 +31,7 @@ GROUPS_IN_UNION_MAX = 8
 """Up to so many change sets are a union with literals; more are one scan joined with their labels."""
 
 
-def appended(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+def inserted_rows(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
     """The rows that came in. InvalidInput (`bad_argument`) naming the version that took some out."""
     sets = _sets(lake, table, changes)
     refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
@@ -43,23 +43,23 @@ def appended(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataF
     return df
 
 
-def changed(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
+def changed_rows(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
     """The rows that came in and went out, with `CHANGE_COLUMNS`."""
-    return _labelled(lake, table, _sets(lake, table, changes))
+    return _label_sets(lake, table, _sets(lake, table, changes))
 
 
-def everything(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
+def all_as_inserts(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
     """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
-    return _labelled(lake, table, _reader(lake, table).read_snapshot(table, version, created_at))
+    return _label_sets(lake, table, _reader(lake, table).read_snapshot(table, version, created_at))
 
 
-def between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
+def changes_between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
     """What `SparkCatalog.changes` gives."""
     asked = range_of(lake.catalog, name, after, until)
     steps = follow(lake.catalog, asked.start_trail(), asked.after, asked.until)
     found = [change for _, changes in steps for change in changes]
-    with missing_told(lake, lambda: asked.table):
-        return changed(lake, asked.table.definition, found)
+    with name_missing_files(lake, lambda: asked.table):
+        return changed_rows(lake, asked.table.definition, found)
 
 
 def _reader(lake: Lake, table: TableDef) -> ChangeReader:
@@ -85,14 +85,14 @@ def _scan(
     return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
 
 
-def _labelled(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+def _label_sets(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
     check_column_names(table, "read it with appends(...) or table(...)")
     if not sets:
         sets = [ChangeSet(change_type="insert", version=0, created_at=_EPOCH, transaction_id=None, files=())]
     if len(sets) <= GROUPS_IN_UNION_MAX:
         frames = [_with_literals(lake, table, each) for each in sets]
     else:
-        frames = [_joined(lake, table, members) for members in _alike(sets)]
+        frames = [_scan_with_labels(lake, table, members) for members in _group_alike(sets)]
     result = frames[0]
     for frame in frames[1:]:
         result = result.union(frame)
@@ -124,7 +124,7 @@ def _with_literals(lake: Lake, table: TableDef, each: ChangeSet) -> DataFrame:
     )
 
 
-def _alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
+def _group_alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
     """The sets in lists of which each can be one scan: read alike, and no file twice, for one may go, come back by a
     restore, and go again."""
     alike: dict[tuple[object, ...], list[tuple[list[ChangeSet], set[str]]]] = {}
@@ -141,7 +141,7 @@ def _alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
     return (members for rounds in alike.values() for members, _ in rounds)
 
 
-def _joined(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
+def _scan_with_labels(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
     """One scan over the files of many sets that are alike, joined with their labels."""
     labels = lake.spark.createDataFrame(
         [

@@ -81,7 +81,7 @@ class Layout:
                 )
         names = {field.name for field in declared.fields}
         # What was required once may be missing in files of another time.
-        self.columns = tuple(_loose(column) for column in table.columns if column.name in names)
+        self.columns = tuple(_make_nullable(column) for column in table.columns if column.name in names)
         self.is_whole = len(self.columns) == len(table.columns)
 
     @cached_property
@@ -102,13 +102,13 @@ class Layout:
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
 
-def _loose(column: Column) -> Column:
+def _make_nullable(column: Column) -> Column:
     return msgspec.structs.replace(
         column,
         nullable=True,
-        fields=tuple(_loose(field) for field in column.fields),
-        value=None if column.value is None else _loose(column.value),
-        element=None if column.element is None else _loose(column.element),
+        fields=tuple(_make_nullable(field) for field in column.fields),
+        value=None if column.value is None else _make_nullable(column.value),
+        element=None if column.element is None else _make_nullable(column.element),
     )
 
 
@@ -151,14 +151,14 @@ def parts_of(slices: Iterable[Slice]) -> list[InputPartition]:
             if tasks and (size + file.size_bytes > PARTITION_SIZE_BYTES or len(tasks) == PARTITION_FILES_MAX):
                 parts.append(FilePart(tasks))
                 tasks, size = [], 0
-            tasks.append(_task(each.source, file))
+            tasks.append(_make_task(each.source, file))
             size += file.size_bytes
     if tasks:
         parts.append(FilePart(tasks))
     return parts
 
 
-def _task(source: ChangeSet, file: DataFile) -> _Task:
+def _make_task(source: ChangeSet, file: DataFile) -> _Task:
     # Names and sizes alone: statistics of many columns would be most of the task.
     slim = DataFile(path=file.path, row_count=file.row_count, size_bytes=file.size_bytes)
     planned = PlannedFile(

@@ -132,13 +132,13 @@ _NO_TABLES = (
 
 def options_of(given: Mapping[str, str]) -> Options:
     """InvalidInput naming the option that is not known, missing or wrong."""
-    told = _translated({key.lower(): value for key, value in given.items()})
-    unknown = sorted(told.keys() - _KNOWN - _OF_SPARK)
+    options = _translate({key.lower(): value for key, value in given.items()})
+    unknown = sorted(options.keys() - _KNOWN - _OF_SPARK)
     if unknown:
         raise InvalidInput(
             f"there is no option {typed(unknown[0])!r}", hint=f"one of {', '.join(sorted(_KNOWN))}"
         )
-    url = told.get("catalog") or os.environ.get("ALPHEUS_CATALOG", "")
+    url = options.get("catalog") or os.environ.get("ALPHEUS_CATALOG", "")
     if not url:
         raise InvalidInput(
             "the option catalog is missing",
@@ -151,56 +151,56 @@ def options_of(given: Mapping[str, str]) -> Options:
             kind="storage_unreachable",
             hint="use a catalog on storage, for example file:///lake",
         )
-    feed = one_of(told, "feed", ("rows", "changes", "events"))
-    table = told.get("table") or told.get("path", "")
+    feed = one_of(options, "feed", ("rows", "changes", "events"))
+    table = options.get("table") or options.get("path", "")
     if bool(table) == (feed == "events"):
         reason = "is missing" if not table else "does not go with feed=events"
         hint = "names= filters events" if table else f'"namespace.name". {_OF_TABLES}: {_NO_TABLES}'
         raise InvalidInput(f"the option table {reason}", hint=hint)
     return Options(
         catalog=url,
-        storage=told.get("storage"),
+        storage=options.get("storage"),
         table=table,
         feed=cast(Feed, feed),
-        at=told.get("at"),
-        after=told.get("after"),
-        until=told.get("until"),
-        start=_start(told),
-        on_delete=cast(Any, one_of(told, "ondelete", ON_DELETE)),
-        on_expired=cast(Any, one_of(told, "onexpired", ON_EXPIRED)),
-        max_files=count_of(told, "maxfilespertrigger"),
-        max_versions=count_of(told, "maxversionspertrigger"),
-        outage_seconds=_seconds(told, "outageseconds", OUTAGE_SECONDS),
-        namespaces=_several(told, "namespaces"),
-        names=_several(told, "names"),
-        kinds=_several(told, "kinds"),
-        actions=_several(told, "actions"),
+        at=options.get("at"),
+        after=options.get("after"),
+        until=options.get("until"),
+        start=_start(options),
+        on_delete=cast(Any, one_of(options, "ondelete", ON_DELETE)),
+        on_expired=cast(Any, one_of(options, "onexpired", ON_EXPIRED)),
+        max_files=count_of(options, "maxfilespertrigger"),
+        max_versions=count_of(options, "maxversionspertrigger"),
+        outage_seconds=_seconds(options, "outageseconds", OUTAGE_SECONDS),
+        namespaces=_split_list(options, "namespaces"),
+        names=_split_list(options, "names"),
+        kinds=_split_list(options, "kinds"),
+        actions=_split_list(options, "actions"),
     )
 
 
-def _translated(told: dict[str, str]) -> dict[str, str]:
+def _translate(options: dict[str, str]) -> dict[str, str]:
     """Other words for the same. InvalidInput naming what does what an option of other tables asks for."""
-    if "provider" in told or any(key.startswith("option.") for key in told):
+    if "provider" in options or any(key.startswith("option.") for key in options):
         raise refused_table()
-    for key in sorted(told.keys() & _INSTEAD.keys()):
+    for key in sorted(options.keys() & _INSTEAD.keys()):
         raise InvalidInput(f"there is no option {key!r}", kind="not_supported", hint=_INSTEAD[key])
-    path = told.get("path")
+    path = options.get("path")
     if path:
         if "/" in path or ":" in path:
             raise InvalidInput(
                 f"{shown(path)!r} is a place, and tables go by name",
                 hint="load('namespace.name') and save('namespace.name'); the place is the option catalog",
             )
-        if (told.get("table") or path) != path:
+        if (options.get("table") or path) != path:
             raise InvalidInput(
-                f"the option table={typed(told['table'])!r} and {typed(path)!r} are two tables",
+                f"the option table={typed(options['table'])!r} and {typed(path)!r} are two tables",
                 hint="name one",
             )
-    given = [key for key in ("at", "versionasof", "timestampasof") if key in told]
+    given = [key for key in ("at", "versionasof", "timestampasof") if key in options]
     if len(given) > 1:
         raise InvalidInput(f"{' and '.join(given)} say which version twice", hint="leave one out")
-    version, time = told.pop("versionasof", None), told.pop("timestampasof", None)
-    zone = told.pop("timezone", None)
+    version, time = options.pop("versionasof", None), options.pop("timestampasof", None)
+    zone = options.pop("timezone", None)
     if zone is not None and time is None:
         raise InvalidInput("the option timeZone does nothing without timestampAsOf", hint="leave it out")
     if version is not None:
@@ -208,14 +208,14 @@ def _translated(told: dict[str, str]) -> dict[str, str]:
             raise InvalidInput(
                 f"the option versionAsOf={typed(version)!r} is no version", hint="timestampAsOf takes a time"
             )
-        told["at"] = version
+        options["at"] = version
     if time is not None:
         if _VERSION.fullmatch(time):
             raise InvalidInput(
                 f"the option timestampAsOf={typed(time)!r} is no time", hint="versionAsOf takes a version"
             )
-        told["at"] = _with_zone(time.strip(), zone)
-    return told
+        options["at"] = _with_zone(time.strip(), zone)
+    return options
 
 
 def _with_zone(time: str, zone: str | None) -> str:
@@ -257,10 +257,10 @@ def refused_table() -> InvalidInput:
 def check_use(given: Mapping[str, str], use: Literal["read", "stream", "write"], feed: Feed) -> None:
     """InvalidInput naming an option that would do nothing: whoever gave it would get other rows than he asked for."""
     typed_keys = {key.lower() for key in given}
-    told = set(_translated({key.lower(): value for key, value in given.items()}))
+    options = set(_translate({key.lower(): value for key, value in given.items()}))
     where = {"read": f"reading {feed} once", "stream": f"a stream of {feed}", "write": "writing"}[use]
     fits = _IN_USE[use, feed]
-    for key in sorted(told & (_KNOWN - {"catalog", "storage", "table", "feed"}) - fits):
+    for key in sorted(options & (_KNOWN - {"catalog", "storage", "table", "feed"}) - fits):
         elsewhere = [
             f"{'a stream of ' if other[0] == 'stream' else ''}feed={other[1]}"
             for other, keys in _IN_USE.items()
@@ -271,32 +271,32 @@ def check_use(given: Mapping[str, str], use: Literal["read", "stream", "write"],
             f"the option {name} does nothing in {where}",
             hint=f"it is of {', '.join(elsewhere)}; here go {', '.join(sorted(fits)) or 'none'}",
         )
-    if {"after", "start"} <= told or {"after", "startingversion"} <= told:
+    if {"after", "start"} <= options or {"after", "startingversion"} <= options:
         raise InvalidInput("after and start say the same twice", hint="leave one out")
 
 
-def one_of(told: Mapping[str, str], key: str, values: Sequence[str]) -> str:
+def one_of(options: Mapping[str, str], key: str, values: Sequence[str]) -> str:
     """The first of them where nothing is told. InvalidInput."""
-    value = told.get(key, values[0]).lower()
+    value = options.get(key, values[0]).lower()
     if value not in values:
         raise InvalidInput(f"the option {key}={typed(value)!r} is none of {', '.join(values)}")
     return value
 
 
-def _start(told: Mapping[str, str]) -> When:
-    if "startingversion" not in told:
-        return told.get("start", "snapshot")
-    if "start" in told:
+def _start(options: Mapping[str, str]) -> When:
+    if "startingversion" not in options:
+        return options.get("start", "snapshot")
+    if "start" in options:
         raise InvalidInput("start and startingVersion say the same twice", hint="leave one out")
-    value = told["startingversion"]
+    value = options["startingversion"]
     if not (value.isascii() and value.isdecimal()):
         raise InvalidInput(f"the option startingVersion={typed(value)!r} is no version")
     return max(0, int(value) - 1)
 
 
-def count_of(told: Mapping[str, str], key: str) -> int | None:
+def count_of(options: Mapping[str, str], key: str) -> int | None:
     """InvalidInput."""
-    value = told.get(key)
+    value = options.get(key)
     if value is None:
         return None
     if not (value.isascii() and value.isdecimal()) or not 0 < int(value) < NO_LIMIT:
@@ -304,15 +304,15 @@ def count_of(told: Mapping[str, str], key: str) -> int | None:
     return int(value)
 
 
-def _seconds(told: Mapping[str, str], key: str, default: float) -> float:
+def _seconds(options: Mapping[str, str], key: str, default: float) -> float:
     try:
-        value = float(told.get(key, default))
+        value = float(options.get(key, default))
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise InvalidInput(f"the option {key}={typed(told[key])!r} is no number of seconds")
+        raise InvalidInput(f"the option {key}={typed(options[key])!r} is no number of seconds")
     return value
 
 
-def _several(told: Mapping[str, str], key: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in told.get(key, "").split(",") if part.strip())
+def _split_list(options: Mapping[str, str], key: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in options.get(key, "").split(",") if part.strip())

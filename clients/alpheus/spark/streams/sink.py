@@ -165,7 +165,7 @@ class _Tasks:
                 write_rows(
                     storage,
                     self._pinned.table.definition,
-                    named(iterator, self._pinned.table.columns),
+                    rename_batches(iterator, self._pinned.table.columns),
                     transaction_id=self._transaction_id,
                     identities=RandomIdentities(),
                     catalog_id=self._pinned.catalog_id,
@@ -199,12 +199,14 @@ def _registers_a_table(context: TaskContext) -> bool:
     return root is not None and root != context.getLocalProperty("spark.sql.execution.id")
 
 
-def named(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> pa.RecordBatchReader | list[Any]:
+def rename_batches(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[Column]
+) -> pa.RecordBatchReader | list[Any]:
     """Batches under the table's own spelling of names, which Spark does not tell from others."""
     first = next(batches, None)
     if first is None:
         return []
-    schema = _own_names(first.schema, columns)
+    schema = _with_own_names(first.schema, columns)
 
     def all_of() -> Iterator[pa.RecordBatch]:
         for batch in chain([first], batches):
@@ -213,7 +215,7 @@ def named(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> pa.Re
     return pa.RecordBatchReader.from_batches(schema, all_of())
 
 
-def _own_names(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
+def _with_own_names(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
     own = {column.name.lower(): column.name for column in columns}
     return pa.schema([field.with_name(own.get(field.name.lower(), field.name)) for field in schema])
 
@@ -221,7 +223,7 @@ def _own_names(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
 def check_fits(schema: pa.Schema, columns: Sequence[Column]) -> None:
     """InvalidInput (`bad_data`) naming the column for a frame of this schema whose rows no task could write, whatever
     their values are."""
-    named_so = _own_names(schema, columns)
+    named_so = _with_own_names(schema, columns)
     try:
         Caster(columns, by_id=False).cast(pa.RecordBatch.from_pylist([], schema=named_so))
     except CastError as error:

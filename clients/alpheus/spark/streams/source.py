@@ -118,36 +118,40 @@ class AlpheusSource(DataSource):
         return TableStreamReader(self._options, self._pin(), schema)
 
     def writer(self, schema: t.StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return BatchWriter(self._options, self._written(schema), overwrite)
+        return BatchWriter(self._options, self._pin_for_writing(schema), overwrite)
 
     def streamWriter(self, schema: t.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return StreamWriter(self._options, self._written(schema), overwrite)
+        return StreamWriter(self._options, self._pin_for_writing(schema), overwrite)
 
     def _pin(self) -> Pinned:
         """The table as the frame reads it, without the files that it had: these are looked up by whom it takes."""
         if self._pinned is None:
             last = self._options.until if self._options.feed == "changes" else self._options.at
-            self._pinned = _pinned(self._options, last, is_followed=last is None)
+            self._pinned = _pin_table(self._options, last, is_followed=last is None)
         return self._pinned
 
-    def _written(self, schema: t.StructType) -> Pinned:
+    def _pin_for_writing(self, schema: t.StructType) -> Pinned:
         """The table as it is now: a long stream writes what it has become. `schema`: of the frame."""
         if self._options.feed != "rows":
             raise InvalidInput(f"feed={self._options.feed} is for reading")
         check_use(self._given, "write", "rows")
-        pinned = _pinned(self._options, None)
+        pinned = _pin_table(self._options, None)
         check_fits(to_arrow_schema(schema, **IN_UTC), pinned.table.columns)
         return pinned
 
 
-def _pinned(options: Options, at: str | None, *, is_followed: bool = False) -> Pinned:
-    """`is_followed`: as of `_found`."""
+def _pin_table(options: Options, at: str | None, *, is_followed: bool = False) -> Pinned:
+    """`is_followed`: as of `_find_table`."""
     with options.connect() as catalog:
-        table = _found(catalog, options.table, at, is_followed=is_followed)
-        return Pinned(table=_slim(table), storage=catalog.storage().url, catalog_id=catalog.info().catalog_id)
+        table = _find_table(catalog, options.table, at, is_followed=is_followed)
+        return Pinned(
+            table=_without_segments(table),
+            storage=catalog.storage().url,
+            catalog_id=catalog.info().catalog_id,
+        )
 
 
-def _found(catalog: Catalog, name: str, at: str | None, *, is_followed: bool) -> Table:
+def _find_table(catalog: Catalog, name: str, at: str | None, *, is_followed: bool) -> Table:
     """`is_followed`: a table that is called otherwise now is found by the name that it had. A stream that goes on from
     a checkpoint may be asked for so; whether it does, and whether it is a stream at all, Spark says later."""
     try:
@@ -180,7 +184,7 @@ def check_stream(catalog: Catalog, name: str, feed: Feed, start: When, **rest: o
     except InvalidInput as error:
         error.hint = '"snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
         raise
-    feed_schema(_found(catalog, name, None, is_followed=True), feed)
+    feed_schema(_find_table(catalog, name, None, is_followed=True), feed)
 
 
 def check_start(catalog: Catalog, start: When) -> None:
@@ -198,7 +202,7 @@ def version_of(catalog: Catalog, token: str) -> int:
     return version
 
 
-def _slim(table: Table) -> Table:
+def _without_segments(table: Table) -> Table:
     """Without what grows with its rows: it travels with every task."""
     definition = msgspec.structs.replace(table.definition, segments=(), writer_marks={})
     return msgspec.structs.replace(table, definition=definition)

@@ -36,7 +36,7 @@ def read_assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[
                 f"set: column {name!r} is {'there twice' if own else 'not in the table'}",
                 hint=f"it has {', '.join(names.values())[:500]}; of a struct give the whole value",
             )
-        found[own] = _expression(own, value)
+        found[own] = _column_expression(own, value)
     return found
 
 
@@ -45,13 +45,17 @@ _EXAMPLE = (
 )
 
 
-def _expression(name: str, value: object) -> SparkColumn:
+def _column_expression(name: str, value: object) -> SparkColumn:
     if isinstance(value, SparkColumn):
         return value
     try:
         return f.expr(value) if isinstance(value, str) else _literal(value)
     except (PySparkException, AttributeError, TypeError) as error:  # of Py4J, for what it knows no type of
-        reason = said(error) if isinstance(value, str) else f"{type(value).__name__} is no value for a column"
+        reason = (
+            spark_reason(error)
+            if isinstance(value, str)
+            else f"{type(value).__name__} is no value for a column"
+        )
         raise InvalidInput(f"set: column {name!r}: {reason}", hint=_EXAMPLE) from error
 
 
@@ -78,21 +82,23 @@ def check_assignments(
     value of each row, computed of that row alone: in a projection it would give more rows, or fewer. Nothing runs."""
     first: Exception | None = None
     try:
-        if not _beside_projections(none.select(*[value.alias(name) for name, value in assigned.items()])):
+        if not _find_beside_projections(
+            none.select(*[value.alias(name) for name, value in assigned.items()])
+        ):
             return
     except PySparkException as error:
         first = error
     for name, value in assigned.items():
         try:
-            beside = _beside_projections(none.select(value.alias(name)))
+            beside = _find_beside_projections(none.select(value.alias(name)))
         except PySparkException as error:
-            raise _not_understood(name, error, columns) from error
+            raise _bad_expression(name, error, columns) from error
         if beside:
             raise InvalidInput(
                 f"set: column {name!r} is not computed of each row alone: it has {beside}",
                 hint=f"join or group rows into a DataFrame that gives each key its {name!r}, and merge it by key",
             )
-    raise _not_understood(", ".join(assigned), first, columns) from first
+    raise _bad_expression(", ".join(assigned), first, columns) from first
 
 
 _BESIDE = {
@@ -104,7 +110,7 @@ _BESIDE = {
 }
 
 
-def _beside_projections(df: DataFrame) -> str:
+def _find_beside_projections(df: DataFrame) -> str:
     """What Spark put under a projection of a leaf, or into it, and is no projection; empty: nothing."""
     java = getattr(df, "_jdf", None)
     if java is None:  # Spark Connect tells no plan: rows are counted when they are written
@@ -121,21 +127,21 @@ def _beside_projections(df: DataFrame) -> str:
         node = node.children().apply(0)
 
 
-def _not_understood(name: str, error: Exception | None, columns: Sequence[Column]) -> InvalidInput:
+def _bad_expression(name: str, error: Exception | None, columns: Sequence[Column]) -> InvalidInput:
     hint = _EXAMPLE
     if "[UNRESOLVED_COLUMN" in str(error):
         hint = (
             f"it has {', '.join(column.name for column in columns)[:500]}; text stands between single quotes,"
             """ as in "'paid'\""""
         )
-    return InvalidInput(f"set: column {name!r}: {said(error)}", hint=hint)
+    return InvalidInput(f"set: column {name!r}: {spark_reason(error)}", hint=hint)
 
 
 DATA_EXCEPTION = "22"
 """How SQL states begin of values that cannot be computed: divided by zero, out of range, no number, no date."""
 
 
-def said(error: Exception | None) -> str:
+def spark_reason(error: Exception | None) -> str:
     """Spark's own words, without its plan."""
     lines = str(error).strip().splitlines()
     return re.sub(r" SQLSTATE: .*", "", lines[0])[:SHOWN_MAX] if lines else type(error).__name__

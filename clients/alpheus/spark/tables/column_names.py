@@ -3,7 +3,7 @@
 Spark finds columns by id. But it asks the statistics of a file by name, so that after a rename, or for a column with
 the name of one that was dropped, it would pass over rows; and where it reads some fields of a struct alone, it has lost
 the id of that, and takes one of another name for NULL. So a scan names columns as its files do, and its result is
-renamed.
+rename_columns.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ColumnNames(msgspec.Struct, frozen=True):
 
 
 @functools.lru_cache(maxsize=FILES_KEPT_MAX)
-def names_at(place: str, path: str) -> ColumnNames:
+def read_names(place: str, path: str) -> ColumnNames:
     """Of the file at `place`, which never changes. FileNotFoundError; Corrupt (`corrupt_manifest`), which calls it
     `path`."""
     names = ColumnNames({}, {})
@@ -88,7 +88,7 @@ def names_at(place: str, path: str) -> ColumnNames:
     return names
 
 
-def renamed(df: DataFrame, schema: t.StructType) -> list[SparkColumn]:
+def rename_columns(df: DataFrame, schema: t.StructType) -> list[SparkColumn]:
     """The columns of a frame with the names of `schema`, which has the same ones, and with those in it."""
     selected = []
     for have, want in zip(df.schema.fields, schema.fields, strict=True):

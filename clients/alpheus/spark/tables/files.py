@@ -28,8 +28,15 @@ from pyspark.sql import functions as f
 
 from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark.tables.column_names import ColumnNames, names_at, renamed
-from alpheus.spark.tables.schemas import NOT_UTF8, adapted, fitted, order_of, partition_key, spark_schema
+from alpheus.spark.tables.column_names import ColumnNames, read_names, rename_columns
+from alpheus.spark.tables.schemas import (
+    NOT_UTF8,
+    adapt_scan,
+    fit_frame,
+    order_of,
+    partition_key,
+    spark_schema,
+)
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
@@ -171,7 +178,7 @@ _NOT_THERE = re.compile(r"\[(?:PATH_NOT_FOUND|FAILED_READ_FILE\.FILE_NOT_EXIST)\
 _DATA_PATH = re.compile(r"data(?:/[0-9a-f-]{36}){3}/[^/\s]+?\.parquet")
 
 
-def missing_in(storage: Storage, told: str) -> str:
+def find_missing(storage: Storage, told: str) -> str:
     """Which file of this storage an error of Spark says is gone; "": none, or one of something else."""
     begin = _NOT_THERE.search(told)
     found = _DATA_PATH.search(told, begin.end()) if begin is not None else None
@@ -191,11 +198,11 @@ def scan(
     label: str = "",
 ) -> DataFrame:
     """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs, but not by
-    floats that may be NaN or zero (`schemas.adapted`).
+    floats that may be NaN or zero (`schemas.adapt_scan`).
 
     `label`: of one more column, with the path of each row's file. Damaged when it is made if a file is missing, is a
     folder or has another size; where one changes later, it fails when it runs, with errors of Spark
-    (`lake.missing_told`).
+    (`lake.name_missing_files`).
 
     There is a projection above each relation of files. A view of the bare relation of one file is a place to write to:
     `INSERT OVERWRITE` would delete that file. Of a projection Spark says so before it touches anything.
@@ -223,25 +230,25 @@ def scan(
         absent = tuple(number for number in defaulted if number not in file.value_counts)
         paths, unsure = groups.setdefault((absent, known[file.schema_id]), ([], set()))
         paths.append(root + file.path)
-        unsure.update(one.id for one in floats if one.id not in unsure and _is_unsure(file, one))
+        unsure.update(one.id for one in floats if one.id not in unsure and _may_hold_nan_or_zero(file, one))
     frames = []
     for (absent, variant), (paths, unsure) in sorted(groups.items()):
         there = spark_schema(variants[variant], nullable=True)
         df = _parquet(spark.read.options(**_READ_OPTIONS).schema(there), paths)
-        selected: list[SparkColumn | str] = [*renamed(df, schema)] if variant else ["*"]
+        selected: list[SparkColumn | str] = [*rename_columns(df, schema)] if variant else ["*"]
         if label:
             # The last five parts of a file's address are its path below the prefix.
             place = df.metadataColumn("_metadata").getField("file_path")  # a column may be called so, too
             selected.append(f.substring_index(place, "/", -5).alias(label))
         df = df.select(*selected)
-        frames.append(adapted(df, labelled, absent, unsure) if absent or unsure else df)
+        frames.append(adapt_scan(df, labelled, absent, unsure) if absent or unsure else df)
     if not frames:
         return spark.createDataFrame([], spark_schema(labelled, nullable=True)).select("*")
     return functools.reduce(DataFrame.union, frames)
 
 
 class Damaged(Corrupt):
-    """A file that is not the one that was committed: `lake.missing_told` says what it is of."""
+    """A file that is not the one that was committed: `lake.name_missing_files` says what it is of."""
 
     def __init__(self, file: DataFile, reason: str) -> None:
         told = damaged_file(file, reason)
@@ -257,7 +264,7 @@ def check_files(storage: Storage, files: Iterable[DataFile]) -> None:
         raise Damaged(*found)
 
 
-def _is_unsure(file: DataFile, column: Column) -> bool:
+def _may_hold_nan_or_zero(file: DataFile, column: Column) -> bool:
     """Whether a file may have NaN or a zero among the floats of a column."""
     number = column.id
     low, high = file.lower_bounds.get(number), file.upper_bounds.get(number)
@@ -273,7 +280,7 @@ def _is_unsure(file: DataFile, column: Column) -> bool:
 
 def _names_in(storage: Storage, file: DataFile) -> ColumnNames:
     try:
-        return names_at(_local_path(storage, file.path), file.path)
+        return read_names(_local_path(storage, file.path), file.path)
     except FileNotFoundError:
         return ColumnNames()  # Spark is about to find that out
 
@@ -314,12 +321,12 @@ def stage(
     """Run `df`, once, and leave its rows on storage as files of the table, durable, listed in one segment: each in
     one partition, and in the table's order.
 
-    Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fitted`), and
+    Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fit_frame`), and
     after it when a required column holds NULLs. Files of a write that failed are left to collection.
     """
     check_session(df.sparkSession)
-    found = write(fitted(df, table.columns), storage, table, table.columns, transaction_id=transaction_id)
-    return listed(storage, lists, table, found)
+    found = write(fit_frame(df, table.columns), storage, table, table.columns, transaction_id=transaction_id)
+    return list_in_segment(storage, lists, table, found)
 
 
 def write(
@@ -332,7 +339,7 @@ def write(
     is_arranged: bool = True,
     by: str = "",
 ) -> list[DataFile]:
-    """Run a frame that has exactly `columns` (`schemas.fitted`) into files of a transaction. Nothing is durable yet.
+    """Run a frame that has exactly `columns` (`schemas.fit_frame`) into files of a transaction. Nothing is durable yet.
 
     `is_arranged`: each file in one partition and in the table's order. `by`: one more column of the frame, which is not
     written: a file has the rows of one of its values, which lie in one partition.
@@ -376,7 +383,7 @@ def write(
     ]
 
 
-def listed(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Staged:
+def list_in_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Staged:
     """Files made durable and listed in a segment."""
     if not found:
         return Staged(segments=(), rows=0)
@@ -404,10 +411,10 @@ def free_name(name: str, columns: Sequence[Column]) -> str:
 def _harvest(storage: Storage, table: TableDef, columns: tuple[Column, ...], folder: str) -> list[DataFile]:
     """The files of a finished write, from their footers. Those that Spark put into folders by partition move out of
     them. Spark writes a file without rows for a frame without rows; those are removed."""
-    found = sorted(run(_listed(storage, folder)), key=lambda info: info.path)
+    found = sorted(run(_list_folder(storage, folder)), key=lambda info: info.path)
     with ThreadPoolExecutor(FOOTER_THREADS, thread_name_prefix="alpheus-footers") as pool:
-        flat = list(pool.map(lambda info: _flat(storage, folder, *info), enumerate(found)))
-        files = list(pool.map(lambda info: _of_footer(storage, table, columns, info), flat))
+        flat = list(pool.map(lambda info: _move_out(storage, folder, *info), enumerate(found)))
+        files = list(pool.map(lambda info: _read_data_file(storage, table, columns, info), flat))
     moved = [before for before, after in zip(found, flat, strict=True) if before.path != after.path]
     for emptied in {Path(_local_path(storage, info.path)).parent for info in moved}:
         emptied.rmdir()
@@ -417,7 +424,7 @@ def _harvest(storage: Storage, table: TableDef, columns: tuple[Column, ...], fol
     return [file for file in files if file.row_count]
 
 
-async def _listed(storage: Storage, folder: str) -> list[ObjectInfo]:
+async def _list_folder(storage: Storage, folder: str) -> list[ObjectInfo]:
     return [
         info
         async for info in storage.list(folder)
@@ -426,7 +433,7 @@ async def _listed(storage: Storage, folder: str) -> list[ObjectInfo]:
     ]
 
 
-def _flat(storage: Storage, folder: str, number: int, info: ObjectInfo) -> ObjectInfo:
+def _move_out(storage: Storage, folder: str, number: int, info: ObjectInfo) -> ObjectInfo:
     """A file where data files lie: right below the write's own folder. Names repeat in Spark's folders."""
     if "/" not in info.path.removeprefix(folder):
         return info
@@ -436,10 +443,10 @@ def _flat(storage: Storage, folder: str, number: int, info: ObjectInfo) -> Objec
 
 
 def delete(storage: Storage, paths: Sequence[str]) -> None:
-    run(_deleted(storage, paths))
+    run(_delete_all(storage, paths))
 
 
-async def _deleted(storage: Storage, paths: Sequence[str]) -> None:
+async def _delete_all(storage: Storage, paths: Sequence[str]) -> None:
     for path in paths:
         await storage.delete(path)
 
@@ -449,7 +456,9 @@ def footer_of(storage: Storage, path: str) -> pq.FileMetaData:
         return read_footer(file, path)
 
 
-def _of_footer(storage: Storage, table: TableDef, columns: tuple[Column, ...], info: ObjectInfo) -> DataFile:
+def _read_data_file(
+    storage: Storage, table: TableDef, columns: tuple[Column, ...], info: ObjectInfo
+) -> DataFile:
     metadata = footer_of(storage, info.path)
     try:
         return data_file_of_footer(info.path, info.size, metadata, columns, schema_id=table.schema_id)

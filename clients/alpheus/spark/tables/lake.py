@@ -60,7 +60,7 @@ def require_native(table: TableDef) -> TableDef:
 
 
 @contextmanager
-def missing_told(lake: Lake, table: Callable[[], Table] | None = None) -> Iterator[None]:
+def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> Iterator[None]:
     """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
     lists it. `table`: the one that it is most likely of, which is then named."""
     try:
@@ -68,7 +68,7 @@ def missing_told(lake: Lake, table: Callable[[], Table] | None = None) -> Iterat
     except Damaged as error:
         file, reason, cause = error.file, error.reason, None
     except (PySparkException, Py4JJavaError) as error:
-        path = files.missing_in(lake.storage, str(error))
+        path = files.find_missing(lake.storage, str(error))
         if not path:
             raise
         file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from alpheus.spark.tables.files import Staged
 from alpheus.spark.tables.row_changes import Hits, Match, Rows, check_updated, is_small
-from alpheus.spark.tables.schemas import quoted, with_texts_checked
+from alpheus.spark.tables.schemas import check_texts, quoted
 from alpheus.transactions.merge import KEYS_MAX, Matched, Unmatched, check_choices
 from alpheus.transactions.merge import _values as values_of
 from alpheus.transactions.row_changes import Mode
@@ -38,9 +38,9 @@ def merge(
 ) -> None:
     """See `SparkCatalog.merge`."""
     check_choices(matched, unmatched)
-    given = _given(df, rows.table.columns)
-    keys = _keys([on] if isinstance(on, str) else list(on), rows.table.columns, given)
-    aside = rows.write_aside(with_texts_checked(df, given), given)
+    given = _given_columns(df, rows.table.columns)
+    keys = _key_columns([on] if isinstance(on, str) else list(on), rows.table.columns, given)
+    aside = rows.write_aside(check_texts(df, given), given)
     try:
         _Merge(rows, aside, given, keys, matched, unmatched).run(mode)
     finally:
@@ -67,16 +67,16 @@ class _Merge:
         self._source = rows.read_back(aside, given)
 
     def run(self, mode: Mode | None) -> None:
-        count = self._checked_count()
+        count = self._count_keys()
         match = self._match(count)
-        hits = self._rows.hits(match) if count else Hits()
+        hits = self._rows.find_hits(match) if count else Hits()
         came: list[tuple[Staged, str]] = []
         if self._matched == "update" and hits.files:
-            updated = self._rows.stage(self._updated(hits))
+            updated = self._rows.stage(self._updated_rows(hits))
             check_updated(hits, updated)
             came.append((updated, "update_postimage"))
         if self._unmatched == "insert":
-            came.append((self._rows.stage(self._inserted(hits)), "insert"))
+            came.append((self._rows.stage(self._inserted_rows(hits)), "insert"))
         self._rows.change(
             ChangeMode.MERGE,
             match,
@@ -95,7 +95,7 @@ class _Merge:
         """The rows of the source that have a key: in no part of it NULL."""
         return self._source.where(" AND ".join(f"{name} IS NOT NULL" for name in self._names()))
 
-    def _checked_count(self) -> int:
+    def _count_keys(self) -> int:
         """How many keys there are. Raises InvalidInput naming one that is there twice."""
         grouped = self._with_key().groupBy(*self._names()).agg(f.count(f.lit(1)).alias(_COUNT))
         [(count, twice)] = grouped.agg(
@@ -152,7 +152,7 @@ class _Merge:
 
     # -- rows
 
-    def _updated(self, hits: Hits) -> DataFrame:
+    def _updated_rows(self, hits: Hits) -> DataFrame:
         """What rows that match become: with the values of the source where it has the column."""
         source = self._with_key().select(
             *[
@@ -171,7 +171,7 @@ class _Merge:
             ]
         )
 
-    def _inserted(self, hits: Hits) -> DataFrame:
+    def _inserted_rows(self, hits: Hits) -> DataFrame:
         """Rows of the source that match none; columns that it lacks take their default."""
         if not hits.files:
             return self._source
@@ -206,7 +206,7 @@ def _exact(keys: Sequence[Column], found: Sequence[Sequence[object]]) -> Predica
     )
 
 
-def _given(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
+def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
     """The table's columns that the data has."""
     by_name = {column.name.lower(): column for column in columns}
     found: list[Column] = []
@@ -222,7 +222,7 @@ def _given(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def _keys(on: Sequence[str], columns: Sequence[Column], given: Sequence[Column]) -> tuple[Column, ...]:
+def _key_columns(on: Sequence[str], columns: Sequence[Column], given: Sequence[Column]) -> tuple[Column, ...]:
     by_name = {column.name.lower(): column for column in columns}
     if not on or len({name.lower() for name in on}) != len(on):
         raise InvalidInput(f"on={list(on)!r} names no key, or one twice", hint='as in on=["id"]')

@@ -11,7 +11,7 @@ from alpheus.catalog import Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
 from alpheus.session.arguments import Name
-from alpheus.spark.tables.lake import Lake, missing_told
+from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import InvalidInput
@@ -47,7 +47,7 @@ class PinnedReader(Closing):
     def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """As `SparkCatalog.read`, at this version."""
         [table] = self._load([name])
-        with missing_told(self._lake, lambda: table):
+        with name_missing_files(self._lake, lambda: table):
             return self._lake.frame(table.definition, columns, where)
 
     def temp_views(self, pattern: str, where: Where | None = None) -> list[str]:
@@ -83,7 +83,7 @@ class PinnedReader(Closing):
         return [found.name for found in tables.values()]
 
     def _view(self, table: Table, where: Where | None) -> None:
-        with missing_told(self._lake, lambda: table):
+        with name_missing_files(self._lake, lambda: table):
             self._lake.frame(table.definition, where=where).createOrReplaceTempView(quoted(table.name))
         self._views.append(table.name)
 

@@ -32,12 +32,12 @@ from alpheus.spark.tables.assignments import (
     check_assignments,
     name_columns,
     read_assignments,
-    said,
+    spark_reason,
 )
 from alpheus.spark.tables.files import Staged
 from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import fitted, quoted, with_texts_checked
+from alpheus.spark.tables.schemas import check_texts, fit_frame, quoted
 from alpheus.sync.portal import run
 from alpheus.transactions.compaction import CompactionPlan, choose_groups, describe_group
 from alpheus.transactions.row_changes import CHANGE_TYPE, Mode, is_rewritten
@@ -111,13 +111,13 @@ class Rows:
         return plan(self.table, [(one.file, one.sequence) for one in self.listed], sought)
 
     def visible(self, chosen: Sequence[PlannedFile], label: str = "") -> DataFrame:
-        return scan.visible(self._lake.spark, self._lake.storage, self.table, chosen, label)
+        return scan.visible_rows(self._lake.spark, self._lake.storage, self.table, chosen, label)
 
     def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
         """Rows of files that were just written."""
         return files.scan(self._lake.spark, self._lake.storage, columns or self.table.columns, found)
 
-    def hits(self, match: Match) -> Hits:
+    def find_hits(self, match: Match) -> Hits:
         """Runs one query, over files of which statistics do not tell."""
         planned = self.plan(match.sought)
         by_predicate = match.predicate is not None and match.predicate is match.sought
@@ -148,7 +148,7 @@ class Rows:
         """Run a frame into files that only this transaction reads."""
         files.check_session(df.sparkSession)
         return files.write(
-            fitted(df, columns),
+            fit_frame(df, columns),
             self._lake.storage,
             self.table,
             columns,
@@ -167,7 +167,7 @@ class Rows:
         both = functools.reduce(DataFrame.unionByName, labelled)
         found = self.write_aside(both, (*self.table.columns, CHANGE_TYPE))
         _check_kept(rows, sum(file.row_count for file in found))
-        return files.listed(self._lake.storage, self._lake.lists, self.table, found).segments
+        return files.list_in_segment(self._lake.storage, self._lake.lists, self.table, found).segments
 
     def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
         """Whether files that are hit in part are written anew."""
@@ -211,7 +211,7 @@ class Rows:
             survivors = self.stage(match.others(self.visible(partial)))
             segments += survivors.segments
             kept = survivors.rows
-            dead = _rows_gone(partial, hits.rows_partial + kept)
+            dead = _count_dead_rows(partial, hits.rows_partial + kept)
         hides = bool(partial) and not rewrites
         assert not hides or match.predicate is not None
         self._apply(
@@ -242,12 +242,12 @@ class Rows:
                 f.broadcast(lake.spark.createDataFrame(labels)), _FILE, "left"
             )
             columns = (*self.table.columns, Column(id=_BIN_ID, name=name, type="INT4"))
-            ready = fitted(df.drop(_FILE), columns)
+            ready = fit_frame(df.drop(_FILE), columns)
             found = files.write(
                 ready, lake.storage, self.table, self.table.columns, transaction_id=self._tx.id, by=name
             )
-        staged = files.listed(lake.storage, lake.lists, self.table, found)
-        _rows_gone(shown, staged.rows)
+        staged = files.list_in_segment(lake.storage, lake.lists, self.table, found)
+        _count_dead_rows(shown, staged.rows)
         gone = [PlannedFile(file=one.file, sequence=one.sequence) for some in bins for one in some]
         self._apply(ChangeMode.COMPACT, None, segments=staged.segments, removed=gone)
 
@@ -297,7 +297,7 @@ def check_updated(hits: Hits, staged: Staged) -> None:
         )
 
 
-def _rows_gone(before: Sequence[PlannedFile], now: int) -> int:
+def _count_dead_rows(before: Sequence[PlannedFile], now: int) -> int:
     """How many rows of files that are written anew were deleted before. Raises as `_check_kept`."""
     rows = sum(each.file.row_count for each in before)
     if now > rows or not any(each.predicates for each in before):
@@ -334,7 +334,7 @@ def where_match(where: Predicate, columns: Sequence[Column]) -> Match:
     )
 
 
-def needed_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
+def require_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
     found = as_predicate(where, table.columns)
     if found is None:
         raise InvalidInput(f"{verb} needs a where", hint='where="TRUE" means all rows')
@@ -344,7 +344,7 @@ def needed_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
 # --- compaction ------------------------------------------------------------------------------------
 
 
-def compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan, list[list[ListedFile]]]:
+def plan_compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan, list[list[ListedFile]]]:
     """What a compaction does, and the files that become one, or about one, together."""
     target = FILE_SIZE_TARGET if target_size is None else target_size
     if not isinstance(target, int) or isinstance(target, bool) or target < 1:
@@ -369,20 +369,20 @@ def compact(rows: Rows, bins: Sequence[Sequence[ListedFile]]) -> None:
 
 
 def delete(rows: Rows, where: Where, mode: Mode | None) -> None:
-    match = where_match(needed_where(where, rows.table, "delete"), rows.table.columns)
-    rows.change(ChangeMode.DELETE, match, rows.hits(match), how=mode, went="delete")
+    match = where_match(require_where(where, rows.table, "delete"), rows.table.columns)
+    rows.change(ChangeMode.DELETE, match, rows.find_hits(match), how=mode, went="delete")
 
 
 def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) -> None:
     table = rows.table
-    match = where_match(needed_where(where, table, "update"), table.columns)
+    match = where_match(require_where(where, table, "update"), table.columns)
     assigned = read_assignments(set, table.columns)
     check_assignments(rows.visible([]), assigned, table.columns)
-    hits = rows.hits(match)
+    hits = rows.find_hits(match)
     if not hits.files:
         return
     old = match.chosen(rows.visible(hits.files))
-    staged = _staged(rows, assign_columns(old, assigned, table.columns), assigned)
+    staged = _stage_updated(rows, assign_columns(old, assigned, table.columns), assigned)
     check_updated(hits, staged)
     rows.change(
         ChangeMode.UPDATE,
@@ -394,15 +394,15 @@ def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) 
     )
 
 
-def _staged(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColumn]) -> Staged:
+def _stage_updated(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColumn]) -> Staged:
     """Raises InvalidInput (`bad_data`) for values that cannot be computed."""
     try:
-        return rows.stage(with_texts_checked(new, rows.table.columns))
+        return rows.stage(check_texts(new, rows.table.columns))
     except PySparkException as error:
         if not (error.getSqlState() or "").startswith(DATA_EXCEPTION):
             raise
         raise InvalidInput(
-            f"set: {name_columns(assigned)}: a value cannot be computed: {said(error)}",
+            f"set: {name_columns(assigned)}: a value cannot be computed: {spark_reason(error)}",
             kind="bad_data",
             hint="as where a number is divided by zero or too large: say in where or by CASE what those rows get",
         ) from error
@@ -414,19 +414,19 @@ def overwrite(rows: Rows, df: DataFrame, where: Where | None, partitions: Any) -
     if where is not None and partitions is not None:
         raise InvalidInput("overwrite takes where or partitions, not both")
     if where is None:
-        found = _distinct(partitions).toArrow() if isinstance(partitions, DataFrame) else partitions
+        found = _distinct_values(partitions).toArrow() if isinstance(partitions, DataFrame) else partitions
         meant = partitions_predicate(table, found)
     else:
-        meant = needed_where(where, table, "overwrite")
+        meant = require_where(where, table, "overwrite")
     match = where_match(meant, table.columns)
-    staged = rows.stage(with_texts_checked(df, table.columns))
+    staged = rows.stage(check_texts(df, table.columns))
     _refuse_outside(rows, staged, match, meant)
     rows.change(
-        ChangeMode.OVERWRITE, match, rows.hits(match), how=None, went="delete", came=[(staged, "insert")]
+        ChangeMode.OVERWRITE, match, rows.find_hits(match), how=None, went="delete", came=[(staged, "insert")]
     )
 
 
-def _distinct(df: DataFrame) -> DataFrame:
+def _distinct_values(df: DataFrame) -> DataFrame:
     """Texts as tables have them, whatever the frame's collation takes for the same."""
     plain = [
         f.col(quoted(field.name)).cast(t.StringType()).alias(field.name)

@@ -68,7 +68,7 @@ def plan_of(
 def rows_of(spark: SparkSession, storage: Storage, planned: Plan) -> DataFrame:
     """The rows that a plan means, with all columns of its table. Of a table without delete predicates one scan, however
     many files it is (one more for each set of columns with a default that files lack)."""
-    df = visible(spark, storage, planned.table, planned.files)
+    df = visible_rows(spark, storage, planned.table, planned.files)
     if planned.where is not None and any(file.is_filtered for file in planned.files):
         df = df.where(condition(planned.where, planned.table.columns))
     return df
@@ -79,7 +79,7 @@ def condition(where: Predicate, columns: Sequence[Column]) -> str:
     return spark_sql(rebind(where, columns), leaf_paths(columns))
 
 
-def visible(
+def visible_rows(
     spark: SparkSession, storage: Storage, table: TableDef, chosen: Sequence[PlannedFile], label: str = ""
 ) -> DataFrame:
     """All rows of planned files that are not deleted. `label`: see `files.scan`."""
@@ -90,7 +90,7 @@ def visible(
         key = tuple(map(id, each.predicates))
         groups.setdefault(key, (each.predicates, []))[1].append((each.file, each.sequence))
     if len(groups) > GROUPS_MAX:
-        groups = _by_age(table, groups)
+        groups = _group_by_age(table, groups)
     if len(groups) <= GROUPS_MAX:
         frames = [
             without_hidden(spark, storage, columns, [file for file, _ in found], predicates, label=label)
@@ -99,7 +99,7 @@ def visible(
     else:
         bare = [file for file, _ in groups.pop((), ((), []))[1]]
         frames = [files.scan(spark, storage, columns, bare, label=label)] if bare else []
-        frames.append(_by_sequence(spark, storage, table, groups, label))
+        frames.append(_scan_by_sequence(spark, storage, table, groups, label))
     if not frames:
         return files.scan(spark, storage, columns, [], label=label)
     return functools.reduce(DataFrame.union, frames)
@@ -125,10 +125,10 @@ def without_hidden(
         df = df.where(f"NOT ({reading.any_of(hidden)})")
     if chosen is not None:
         df = df.where(condition(chosen, reading.columns))
-    return reading.plain(df, label)
+    return reading.drop_extra_columns(df, label)
 
 
-def _used(table: TableDef, groups: _Groups) -> list[tuple[int, Predicate]]:
+def _used_predicates(table: TableDef, groups: _Groups) -> list[tuple[int, Predicate]]:
     """The delete predicates that the groups are asked, each with its sequence, the highest first."""
     asked = {encode(predicate) for predicates, _ in groups.values() for predicate in predicates}
     decided = [(one.sequence, decode_predicate(one.expression)) for one in table.delete_predicates]
@@ -136,9 +136,9 @@ def _used(table: TableDef, groups: _Groups) -> list[tuple[int, Predicate]]:
     return sorted(used, key=lambda each: -each[0])
 
 
-def _by_age(table: TableDef, groups: _Groups) -> _Groups:
+def _group_by_age(table: TableDef, groups: _Groups) -> _Groups:
     """Fewer groups, each of the files to which the same predicates apply: statistics may rule some out."""
-    used = _used(table, groups)
+    used = _used_predicates(table, groups)
     bounds = [-sequence for sequence, _ in used]
     coarse: _Groups = {}
     for key, (_, found) in groups.items():
@@ -151,12 +151,12 @@ def _by_age(table: TableDef, groups: _Groups) -> _Groups:
     return coarse
 
 
-def _by_sequence(
+def _scan_by_sequence(
     spark: SparkSession, storage: Storage, table: TableDef, groups: _Groups, label: str
 ) -> DataFrame:
     """All files in one scan, in which a predicate is asked of the rows of files up to its sequence."""
     levels: dict[int, list[Predicate]] = {}
-    used = _used(table, groups)
+    used = _used_predicates(table, groups)
     for sequence, predicate in used:
         levels.setdefault(sequence, []).append(predicate)
     found = [at for _, some in groups.values() for at in some]
@@ -182,7 +182,7 @@ def _by_sequence(
     lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col(_FILE)))
     df = df.join(f.broadcast(labels), _FILE, "left")
     df = df.withColumn(_SEQUENCE, f.coalesce(_SEQUENCE, lost.cast("bigint"))).where(shown)
-    return reading.plain(df.withColumnRenamed(_FILE, label) if label else df, label)
+    return reading.drop_extra_columns(df.withColumnRenamed(_FILE, label) if label else df, label)
 
 
 def any_true(predicates: Iterable[Predicate], names: Mapping[int, str | tuple[str, ...]]) -> str:
@@ -254,7 +254,7 @@ class _Reading:
     def any_of(self, predicates: Iterable[Predicate]) -> str:
         return any_true([rebind(p, self.columns) for p in predicates], self.names)
 
-    def plain(self, df: DataFrame, label: str) -> DataFrame:
+    def drop_extra_columns(self, df: DataFrame, label: str) -> DataFrame:
         """Without what was read for the predicates."""
         inside: dict[str, list[str]] = {}
         for first, *rest in self._dropped:

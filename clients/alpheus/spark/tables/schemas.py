@@ -121,20 +121,24 @@ def schema_of_frame(df: DataFrame) -> t.StructType:
     return t.StructType(
         [
             t.StructField(
-                field.name, _nullable(field.dataType), field.nullable or isinstance(field.dataType, _NESTED)
+                field.name,
+                _as_nullable(field.dataType),
+                field.nullable or isinstance(field.dataType, _NESTED),
             )
             for field in df.schema.fields
         ]
     )
 
 
-def _nullable(kind: t.DataType) -> t.DataType:
+def _as_nullable(kind: t.DataType) -> t.DataType:
     if isinstance(kind, t.StructType):
-        return t.StructType([t.StructField(field.name, _nullable(field.dataType)) for field in kind.fields])
+        return t.StructType(
+            [t.StructField(field.name, _as_nullable(field.dataType)) for field in kind.fields]
+        )
     if isinstance(kind, t.ArrayType):
-        return t.ArrayType(_nullable(kind.elementType))
+        return t.ArrayType(_as_nullable(kind.elementType))
     if isinstance(kind, t.MapType):
-        return t.MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        return t.MapType(_as_nullable(kind.keyType), _as_nullable(kind.valueType))
     return kind
 
 
@@ -191,7 +195,7 @@ def default_sql(column: Column, data: bytes) -> str:
     return f"CAST('{value}' AS {kind})"
 
 
-def adapted(
+def adapt_scan(
     df: DataFrame, columns: Sequence[Column], absent: Collection[int], unsure: Collection[int]
 ) -> DataFrame:
     """A scan of `columns` whose files lack those of the ids `absent`: there, with the initial default. Filters by the
@@ -204,16 +208,16 @@ def adapted(
     selected = []
     for column, field in zip(columns, df.schema.fields, strict=True):
         value = f.col(quoted(column.name))
-        own = _adapted_value(column, value, absent, unsure)
+        own = _adapt_value(column, value, absent, unsure)
         value = value if own is None else own
         for path, inner in _leaves(column.fields, ""):
-            own = _adapted_value(inner, f.col(f"{quoted(column.name)}.{path}"), absent, unsure)
+            own = _adapt_value(inner, f.col(f"{quoted(column.name)}.{path}"), absent, unsure)
             value = value if own is None else value.withField(path, own)
         selected.append(value.alias(field.name, metadata=field.metadata))
     return df.select(*selected)
 
 
-def _adapted_value(
+def _adapt_value(
     column: Column, value: SparkColumn, absent: Collection[int], unsure: Collection[int]
 ) -> SparkColumn | None:
     """None: as it is."""
@@ -246,7 +250,7 @@ def _with_write_defaults(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
             df = df.withColumn(column.name, f.expr(default_sql(column, column.write_default)))
         elif field is not None and isinstance(field.dataType, t.StructType):
             value = f.col(quoted(field.name))
-            missing = list(_missing(field.dataType, column.fields, ""))
+            missing = list(_find_missing_defaults(field.dataType, column.fields, ""))
             for path, sql in missing:
                 value = value.withField(path, f.expr(sql))
             if missing:
@@ -254,7 +258,9 @@ def _with_write_defaults(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     return df
 
 
-def _missing(own: t.StructType, columns: Sequence[Column], prefix: str) -> Iterator[tuple[str, str]]:
+def _find_missing_defaults(
+    own: t.StructType, columns: Sequence[Column], prefix: str
+) -> Iterator[tuple[str, str]]:
     """Quoted paths in a struct, with the defaults of what is not there."""
     found = {field.name.lower(): field for field in own.fields}
     for column in columns:
@@ -262,7 +268,7 @@ def _missing(own: t.StructType, columns: Sequence[Column], prefix: str) -> Itera
         if field is None and column.write_default is not None:
             yield prefix + quoted(column.name), default_sql(column, column.write_default)
         elif field is not None and isinstance(field.dataType, t.StructType):
-            yield from _missing(field.dataType, column.fields, f"{prefix}{quoted(field.name)}.")
+            yield from _find_missing_defaults(field.dataType, column.fields, f"{prefix}{quoted(field.name)}.")
 
 
 # --- partitions and orders -------------------------------------------------------------------------
@@ -312,7 +318,7 @@ def order_of(order: Sequence[SortField], columns: Sequence[Column]) -> list[Spar
 # --- fitting a data frame --------------------------------------------------------------------------
 
 
-def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+def fit_frame(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """`df` with exactly these columns, in their order, named and typed as they are, field ids attached.
 
     Columns are found by name, case ignored, as Spark does; missing ones take their default, or NULL. Types may be
@@ -324,7 +330,7 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
         raise InvalidInput("the data frame is a stream", kind="bad_data", hint="write it from foreachBatch")
     check_fits(df.schema, columns)
     df = _with_write_defaults(df, columns)
-    schema = _written(columns, df.schema)
+    schema = _file_schema(columns, df.schema)
     # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
     # column below has already: hence the mark, which no column has. Ids of nested columns are lost where
     # Spark merges two types that differ in what may be NULL; a cast sets them whatever came before. Other columns
@@ -342,21 +348,21 @@ def fitted(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 NOT_UTF8 = re.compile(r"column '[^\n]*' has a text that is not UTF-8")
-"""What a frame of `with_texts_checked` says when it fails."""
+"""What a frame of `check_texts` says when it fails."""
 
 
-def with_texts_checked(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
+def check_texts(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """`df`, which fails when it runs and a text in it is not UTF-8: Spark takes any bytes for one, of a cast or of a
-    file in another encoding, and no other reader could read what it writes then. Raises as `fitted`."""
+    file in another encoding, and no other reader could read what it writes then. Raises as `fit_frame`."""
     if df.isStreaming:
         return df  # and is refused
     check_fits(df.schema, columns)
     if not any(_has_texts(field.dataType) for field in df.schema.fields):
         return df
-    return df.select(*[_checked(field) for field in df.schema.fields])
+    return df.select(*[_check_texts_of(field) for field in df.schema.fields])
 
 
-def _checked(field: t.StructField) -> SparkColumn:
+def _check_texts_of(field: t.StructField) -> SparkColumn:
     """The column of a field, its texts checked: in the projection, where it costs a third of a filter."""
     value = f.col(quoted(field.name))
     if not _has_texts(field.dataType):
@@ -399,7 +405,7 @@ def _is_wrong_text(value: SparkColumn, kind: t.DataType) -> SparkColumn:
 
 
 def check_fits(schema: t.StructType, columns: Sequence[Column]) -> None:
-    """Raises as `fitted`, of a frame of this schema."""
+    """Raises as `fit_frame`, of a frame of this schema."""
     _check_fields(schema.fields, columns, "")
 
 
@@ -407,27 +413,27 @@ def _is_nested(field: t.StructField) -> bool:
     return isinstance(field.dataType, t.StructType | t.ArrayType | t.MapType)
 
 
-def _written(columns: Sequence[Column], own: t.DataType | None) -> t.StructType:
+def _file_schema(columns: Sequence[Column], own: t.DataType | None) -> t.StructType:
     """The schema of files with the rows of a frame of type `own`. NOT NULL is what table and frame both call
     so: below a NULL struct or an empty list no footer could tell it from a NULL."""
     found = {field.name.lower(): field for field in own.fields} if isinstance(own, t.StructType) else {}
     fields = []
     for column in columns:
         have = found.get(column.name.lower())
-        kind = _written_type(column, have.dataType if have else None)
+        kind = _file_type(column, have.dataType if have else None)
         nullable = column.nullable or have is None or have.nullable
         fields.append(t.StructField(column.name, kind, nullable, {FIELD_ID: column.id}))
     return t.StructType(fields)
 
 
-def _written_type(column: Column, own: t.DataType | None) -> t.DataType:
+def _file_type(column: Column, own: t.DataType | None) -> t.DataType:
     if column.type == "STRUCT":
-        return _written(column.fields, own)
+        return _file_schema(column.fields, own)
     if isinstance(own, t.ArrayType) and column.element is not None:
-        element = _written_type(column.element, own.elementType)
+        element = _file_type(column.element, own.elementType)
         return t.ArrayType(element, column.element.nullable or own.containsNull)
     if isinstance(own, t.MapType) and column.key is not None and column.value is not None:
-        key, value = _written_type(column.key, own.keyType), _written_type(column.value, own.valueType)
+        key, value = _file_type(column.key, own.keyType), _file_type(column.value, own.valueType)
         return t.MapType(key, value, column.value.nullable or own.valueContainsNull)
     return _spark_type(column, True)
 
@@ -437,7 +443,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _bad(path: str, reason: str, hint: str = "") -> InvalidInput:
+def _bad_column(path: str, reason: str, hint: str = "") -> InvalidInput:
     return InvalidInput(f"column {path!r} {reason}", kind="bad_data", hint=hint)
 
 
@@ -445,14 +451,14 @@ def _check_fields(fields: Iterable[t.StructField], columns: Sequence[Column], pr
     found: dict[str, t.StructField] = {}
     for field in fields:
         if field.name.lower() in found:
-            raise _bad(prefix + field.name, "is there twice")
+            raise _bad_column(prefix + field.name, "is there twice")
         found[field.name.lower()] = field
     for column in columns:
         own = found.pop(column.name.lower(), None)
         if own is not None:
             _check_type(own.dataType, column, prefix + column.name)
         elif not column.nullable and column.write_default is None:
-            raise _bad(prefix + column.name, "is required, but missing")
+            raise _bad_column(prefix + column.name, "is required, but missing")
         for nested in walk_columns([column]):
             if nested.type == "FIXED":
                 raise InvalidInput(
@@ -462,7 +468,7 @@ def _check_fields(fields: Iterable[t.StructField], columns: Sequence[Column], pr
                 )
     for field in found.values():
         names = ", ".join(column.name for column in columns)
-        raise _bad(prefix + field.name, "is not in the table", f"it has {names[:500]}")
+        raise _bad_column(prefix + field.name, "is not in the table", f"it has {names[:500]}")
 
 
 def _check_type(kind: t.DataType, column: Column, path: str) -> None:
@@ -477,7 +483,7 @@ def _check_type(kind: t.DataType, column: Column, path: str) -> None:
         return _check_type(kind.valueType, column.value, f"{path}.value")
     if column.children() or not widens(kind, _spark_type(column, True)):
         want = _spark_type(column, True).simpleString()
-        raise _bad(path, f"has type {kind.simpleString()}, the table {want}", f"cast it to {want}")
+        raise _bad_column(path, f"has type {kind.simpleString()}, the table {want}", f"cast it to {want}")
     return None
 
 

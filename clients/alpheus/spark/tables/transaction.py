@@ -18,10 +18,10 @@ from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
-from alpheus.spark.tables.assignments import said
-from alpheus.spark.tables.lake import Lake, missing_told
+from alpheus.spark.tables.assignments import spark_reason
+from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import columns_of, schema_of_frame, with_texts_checked
+from alpheus.spark.tables.schemas import check_texts, columns_of, schema_of_frame
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched
@@ -84,15 +84,15 @@ class SparkTransaction:
         """As `SparkCatalog.read`, at `version`, with what this transaction wrote."""
         table = self._tx.load_table(name).definition
         predicate = as_predicate(where, table.columns)
-        with self._missing_told(name):
+        with self._name_missing_files(name):
             df = self._lake.frame(table, columns, predicate, self._made)
         read = columns_read(table, predicate, columns)
         core_of(self._tx).keep(Read(type="TABLE_SELECT", name=parse_name(Kind.TABLE, name), columns=read))
         return df
 
-    def _missing_told(self, name: Name) -> AbstractContextManager[None]:
+    def _name_missing_files(self, name: Name) -> AbstractContextManager[None]:
         """`name`: of the table that a verb is about."""
-        return missing_told(self._lake, lambda: self._tx.load_table(name))
+        return name_missing_files(self._lake, lambda: self._tx.load_table(name))
 
     def _made(self, path: str) -> bytes | None:
         return core_of(self._tx).overlay.segment(path)
@@ -128,7 +128,7 @@ class SparkTransaction:
         """See `SparkCatalog.overwrite`."""
         if where is not None or partitions is not None:
             files.check_frame(df)
-            with self._missing_told(name):
+            with self._name_missing_files(name):
                 changes.overwrite(self._rows(name), df, where, partitions)
             return
         definition = self._tx.load_table(name).definition
@@ -136,12 +136,12 @@ class SparkTransaction:
 
     def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> None:
         """See `SparkCatalog.delete`."""
-        with self._missing_told(name):
+        with self._name_missing_files(name):
             changes.delete(self._rows(name), where, mode)
 
     def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> None:
         """See `SparkCatalog.update`."""
-        with self._missing_told(name):
+        with self._name_missing_files(name):
             changes.update(self._rows(name), set, where, mode)
 
     def merge(
@@ -155,7 +155,7 @@ class SparkTransaction:
     ) -> None:
         """See `SparkCatalog.merge`."""
         files.check_frame(df)
-        with self._missing_told(name):
+        with self._name_missing_files(name):
             merging.merge(self._rows(name), df, on, matched, unmatched, mode)
 
     def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> None:
@@ -165,9 +165,9 @@ class SparkTransaction:
     def compact(self, name: Name, target_size: int | None = None, dry_run: bool = False) -> CompactionPlan:
         """See `SparkCatalog.compact`; what was done, or would be."""
         rows = self._rows(name)
-        plan, bins = changes.compaction(rows, target_size)
+        plan, bins = changes.plan_compaction(rows, target_size)
         if not dry_run:
-            with self._missing_told(name):
+            with self._name_missing_files(name):
                 changes.compact(rows, bins)
         return plan
 
@@ -179,8 +179,8 @@ class SparkTransaction:
         files.check_frame(df)
         if not table.native:
             raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
-        with missing_told(self._lake):  # `df` may be of any table of the catalog
-            ready = with_texts_checked(df, table.columns)
+        with name_missing_files(self._lake):  # `df` may be of any table of the catalog
+            ready = check_texts(df, table.columns)
             return files.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 
 
@@ -192,7 +192,7 @@ def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
             schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
         except PySparkException as error:
             raise InvalidInput(
-                f"{df_or_schema[:200]!r} is no schema: {said(error)}",
+                f"{df_or_schema[:200]!r} is no schema: {spark_reason(error)}",
                 kind="bad_schema",
                 hint="as in 'id BIGINT NOT NULL, name STRING'",
             ) from error
