@@ -1,4 +1,4 @@
-"""What a job is called with: its inputs at one version, and outputs that commit when it returns."""
+"""The run that a job's function is called with: inputs at one version, and outputs that commit when it returns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from alpheus_journal.model.definitions import TableDef
 
 
 class BaseRun(abc.ABC):
-    """What a job's function sees; see `JobRun`. Names are checked here, subclasses read and write."""
+    """What a job's function sees; see `JobRun`. This class checks names; subclasses read and write."""
 
     version: int
     previous: int | None
@@ -53,30 +53,32 @@ class BaseRun(abc.ABC):
     # -- reading
 
     def read(self, input: str) -> DataFrame:
-        """What the input was declared to give: see `changes`, `appends`, `table`."""
+        """Return the rows that the input is declared to give: see `changes`, `appends`, `table`."""
         self._check_input(input)
         return self._read(input)
 
     def whole(self, input: str) -> DataFrame:
-        """All rows of the input's table at `version`."""
+        """Return all rows of the input's table at `version`."""
         self._check_input(input)
         return self._whole(input)
 
     def touched(self, input: str, keys: str | Sequence[str]) -> DataFrame:
-        """The distinct values of the columns `keys` in rows that came in or went out since the last run: of rows that
-        changed, as they were and as they are. NULL is one of the values. In a full run, those of all rows.
+        """Return the distinct values of the columns `keys` in rows that were inserted, deleted or changed since the
+        last run: both before and after the change. NULL is one of the values. In a full run, return those of all rows.
 
-        Recomputing an output for just these keys, from `whole`, is right however late or often rows change.
-        InvalidInput for a `table` input with `trigger=False`: what changed in it is not looked at.
+        Recomputing an output for these keys from `whole` is correct, however late or often rows change. Raises
+        InvalidInput for a `table` input with `trigger=False`, whose changes are not read.
         """
         self._check_input(input)
         names = words("keys", keys)
         if not names:
-            raise InvalidInput("keys: a column is needed", hint=f'run.touched("{input}", ["day"])')
+            raise InvalidInput(
+                "keys names no column", hint=f'name at least one, as in run.touched("{input}", ["day"])'
+            )
         if input not in self._job.triggers:
             raise InvalidInput(
                 f"input {input!r} of job {self._job.name} has trigger=False, so its changes are not known",
-                hint="declare it with changes(...) or table(..., trigger=True)",
+                hint="declare the input with changes(...) or table(..., trigger=True)",
             )
         df = self._touched(input)
         known = {column.lower() for column in df.columns}
@@ -95,7 +97,7 @@ class BaseRun(abc.ABC):
 
     @abc.abstractmethod
     def _touched(self, input: str) -> DataFrame:
-        """Rows that came in or went out; all rows in a full run."""
+        """Return the rows that were inserted or deleted; all rows in a full run."""
 
     # -- writing, with the arguments of `SparkCatalog`
 
@@ -107,7 +109,8 @@ class BaseRun(abc.ABC):
     def overwrite(
         self, output: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
     ) -> None:
-        """Replace rows of a declared output by those of `df`: all, those that meet `where`, or of `partitions`."""
+        """Replace rows of a declared output by those of `df`: all rows, those that meet `where`, or those in
+        `partitions`."""
 
     @abc.abstractmethod
     def merge(
@@ -132,7 +135,7 @@ class BaseRun(abc.ABC):
     # -- checks
 
     def end(self) -> None:
-        """Refuse everything from now on: what is written later would be in no commit."""
+        """Refuse every later call: its writes would be in no commit."""
         self._over = True
 
     def _check_running(self) -> None:
@@ -164,9 +167,11 @@ class BaseRun(abc.ABC):
 class JobRun(BaseRun):
     """One call of a job: its inputs as of `version`, its outputs until it returns.
 
-    `previous`: the version pinned by the run before it, None when there was none; `is_full`: nothing is worked in yet
-    and the outputs hold nothing of this job, inputs give what their `start` says. `attempt` counts calls for this work
-    in this process, from 1. `params` as given to `Pipeline.run`.
+    - `previous`: the version that the previous run pinned, None for the first run.
+    - `is_full`: whether the job starts afresh: its outputs hold none of its rows, and inputs give what their `start`
+      says.
+    - `attempt`: counts the calls for this work in this process, from 1.
+    - `params`: the parameters given to `Pipeline.run`.
     """
 
     def __init__(
@@ -191,7 +196,7 @@ class JobRun(BaseRun):
 
     @property
     def transaction_id(self) -> str:
-        """Of the transaction that this run commits."""
+        """The id of the transaction that this run commits."""
         return self._tx.id
 
     # -- reading
@@ -231,7 +236,7 @@ class JobRun(BaseRun):
             return frames.changed_rows(self._lake, self._table(input), changes)
 
     def _drop_undone(self, input: str, changes: list[RowChange]) -> list[RowChange]:
-        """Those that no later one took back: rows that came in and are gone again were never there for the job."""
+        """Return the changes that no later one undid: for the job, rows that came and went never existed."""
         table, begin = self._work.inputs[input], self._work.begins[input]
         past = RowHistory(self._lake.catalog, table.id, table.full_name, self.version)
         return lasting_changes(changes, begin, lambda version: past.had_same_rows(version, begin))
@@ -248,7 +253,8 @@ class JobRun(BaseRun):
     def overwrite(
         self, output: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
     ) -> None:
-        """Replace rows of a declared output by those of `df`: all, those that meet `where`, or of `partitions`."""
+        """Replace rows of a declared output by those of `df`: all rows, those that meet `where`, or those in
+        `partitions`."""
         name, table = self._output(output)
         if where is not None or partitions is not None:
             self._writer().overwrite(name, df, where, partitions)

@@ -1,4 +1,4 @@
-"""Calling a job's function with rows of a test: no catalog, no storage, no commit (`Pipeline.test`)."""
+"""Calls a job's function with rows of a test, without catalog, storage or commit (`Pipeline.test`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHANGE_TYPE = CHANGE_COLUMNS[0]
 
 
 class TrialRun(BaseRun):
-    """What the function gets instead of a `JobRun`: version 1, after version 0 unless it is a full run."""
+    """What the function gets instead of a `JobRun`. Its version is 1; `previous` is 0, or None in a full run."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TrialRun(BaseRun):
         missing = [key for key in job.inputs if key not in self._given]
         if missing:
             raise InvalidInput(
-                f"job {job.name} reads {', '.join(missing)} too", hint="give a frame for each input"
+                f"job {job.name} also reads {', '.join(missing)}", hint="give a frame for each input"
             )
         self._held = {
             self._output_name(name): self._require_frame(f"output {name}", frame)
@@ -76,7 +76,7 @@ class TrialRun(BaseRun):
 
     def _require_frame(self, what: str, frame: object) -> DataFrame:
         if not isinstance(frame, DataFrame):
-            raise InvalidInput(f"{what}: a DataFrame is needed, not {type(frame).__name__}", kind="bad_data")
+            raise InvalidInput(f"{what} is {type(frame).__name__}, not a DataFrame", kind="bad_data")
         return frame
 
     # -- reading
@@ -92,8 +92,8 @@ class TrialRun(BaseRun):
         df = self._given[input]
         if self._job.inputs[input].mode == "changes" and _has_types(df):
             raise InvalidInput(
-                f"input {input!r} was given as changes, from which its whole table does not follow",
-                hint=f"whole={{{input!r}: df}}",
+                f"input {input!r} was given as changes, which do not contain its whole table",
+                hint=f"give the whole table, too: whole={{{input!r}: df}}",
             )
         return df
 
@@ -101,7 +101,7 @@ class TrialRun(BaseRun):
         return self._given[input]
 
     def _add_change_columns(self, df: DataFrame) -> DataFrame:
-        """With the columns of changes that it lacks: inserts of this version."""
+        """Add those of `CHANGE_COLUMNS` that the frame lacks: its rows are inserts of this version."""
         there = {name.lower() for name in df.columns}
         values = {
             CHANGE_TYPE: f.lit("insert"),
@@ -168,14 +168,14 @@ class TrialRun(BaseRun):
         self.written[name] = rows.now()
 
     def _before(self, name: tuple[str, str]) -> DataFrame | None:
-        """What an output holds; None when nobody said what columns it has."""
+        """Return what an output holds. None means that the test has not said which columns the output has."""
         if name in self.written:
             return self.written[name]
         held = self._held.get(name)
         return held.limit(0) if held is not None and self.is_full else held
 
     def _fit_output(self, name: tuple[str, str], df: DataFrame) -> DataFrame:
-        """As the output's table takes it, if its columns were given."""
+        """Return the frame as the output's table would store it, if the test gave the columns of the output."""
         self._check_frame(df)
         held = self._held.get(name)
         return df if held is None else _without_ids(fit_frame(df, _columns(held)))
@@ -183,24 +183,25 @@ class TrialRun(BaseRun):
     def _rows(
         self, name: tuple[str, str], data: DataFrame | None = None, keys: Iterable[str] = ()
     ) -> TrialRows:
-        """`data`: a table of which nothing was said has its columns."""
+        """Return an output as rows that verbs can change. An output that the test does not describe gets the columns of
+        `data`."""
         before = self._before(name)
         if before is None:
             if data is None:
                 raise InvalidInput(
-                    f"which columns the output {'.'.join(name)} has was not said",
-                    hint=f'outputs={{"{".".join(name)}": df}}: what it holds before, rows or none',
+                    f"the columns of output {'.'.join(name)} are not known",
+                    hint=f'give the rows that it holds before, even none: outputs={{"{".".join(name)}": df}}',
                 )
             before = data.limit(0)
         return TrialRows(before, keys)
 
 
 class TrialRows(changes.Rows):
-    """Rows of a frame in place of a table's files: all that the row verbs ask of `Rows`, so that what they make of them
-    here is what they make of a table."""
+    """The rows of a frame in place of a table's files. It offers all that the row verbs use of `Rows`, so the verbs do
+    here what they do to a table."""
 
     def __init__(self, df: DataFrame, keys: Iterable[str]) -> None:
-        """`keys`: of partitions that are meant; the table is taken to have just these."""
+        """`keys`: the keys of the partitions to replace. The table gets exactly these partition keys."""
         columns = _columns(df)
         self.table = TableDef(id="trial", columns=columns, partition_spec=_spec(keys, columns))
         self._frames: dict[str, DataFrame] = {}
@@ -214,16 +215,16 @@ class TrialRows(changes.Rows):
         return self._frames[self._rows.path]
 
     def _keep(self, df: DataFrame, columns: Sequence[Column]) -> DataFile:
-        """Run a frame once, as writing it would."""
+        """Run a frame once, as a write would, and keep its rows."""
         held = df.localCheckpoint()
         count = held.count()
         path = str(len(self._frames))
         self._frames[path] = held
-        # That the file has the columns, and nothing of their values.
+        # These say that the file has the columns, and nothing about their values.
         counts = {column.id: count for column in walk_columns(columns)}
         return DataFile(path=path, row_count=count, size_bytes=0, value_counts=counts)
 
-    # -- what the verbs ask
+    # -- what the verbs use
 
     def visible(self, chosen: Sequence[PlannedFile], label: str = "") -> DataFrame:
         return self._df
@@ -267,20 +268,21 @@ class TrialRows(changes.Rows):
         went: str,
         came: Sequence[tuple[Staged, str]] = (),
     ) -> None:
-        self.is_rewritten(how, match, hits)  # for what it refuses
+        self.is_rewritten(how, match, hits)  # only to raise what a table would raise
         left = match.others(self._df) if hits.files else self._df
         added = [self.read_back(staged.files) for staged, _ in came if staged.files]
         self._rows = self._keep(functools.reduce(DataFrame.union, added, left), self.table.columns)
 
 
 def _columns(df: DataFrame) -> tuple[Column, ...]:
-    """Of a table with such rows. All may be NULL: what a frame says of that is how it came about."""
+    """Return the columns of a table for such rows. All are nullable, because a frame's nullability only reflects how
+    the frame was computed."""
     found = columns_of(schema_of_frame(df))
     return tuple(msgspec.structs.replace(column, nullable=True) for column in found)
 
 
 def _without_ids(df: DataFrame) -> DataFrame:
-    """Without ids of columns."""
+    """Return the frame without column ids in its metadata."""
     return df.select(*[f.col(quoted(name)).alias(name, metadata={}) for name in df.columns])
 
 
@@ -296,7 +298,7 @@ def _keys_of(partitions: object) -> list[str]:
 
 
 def _spec(keys: Iterable[str], columns: Sequence[Column]) -> tuple[PartitionField, ...]:
-    """Without keys that no table could have, which the verb refuses."""
+    """Return partition fields for the keys, without those that no table could have: the verb refuses these."""
     found: dict[PartitionField, None] = {}
     for key in keys:
         try:
@@ -320,7 +322,7 @@ def try_job(
     whole: Mapping[str, DataFrame],
     full: bool | None,
 ) -> dict[str, DataFrame]:
-    """See `Pipeline.test`."""
+    """Run the job's function and return its outputs by name; see `Pipeline.test`."""
     for name in outputs:
         parse_name(Kind.TABLE, name)
     trial = TrialRun(spark, job, inputs, params=params, outputs=outputs, whole=whole, full=full)

@@ -92,7 +92,7 @@ new.option("checkpointLocation", str(folder / "checkpoint")).trigger(
     availableNow=True
 ).start().awaitTermination()
 assert ids("s.c") == [2, 5, 9, 9, 10]
-with pytest.raises(PySparkException, match="register a table of Spark's"):
+with pytest.raises(PySparkException, match="register a table in Spark's own catalog"):
     given.write.format("alpheus").options(**source).saveAsTable("registered")
 assert not spark.catalog.tableExists("registered")
 with pytest.raises(InvalidInput, match="Spark Connect runs the function of a batch in another process"):

@@ -598,7 +598,7 @@ def test_words_of_the_data_source(
                 "SELECT * FROM foreign_registered",
                 "INSERT INTO foreign_registered VALUES (1, 'a')",
             ):
-                with pytest.raises(PySparkException, match=r"hands no options(?s:.*)lake\.temp_view"):
+                with pytest.raises(PySparkException, match=r"without options(?s:.*)lake\.temp_view"):
                     spark.sql(statement).collect()
         finally:
             spark.sql("DROP TABLE foreign_registered")

@@ -35,7 +35,7 @@ EVENT_SCHEMA = t.StructType(
 
 
 class EventPart(InputPartition):
-    """Events of (after, until]; `after` None: all that is kept."""
+    """The events of (after, until]. `after` None means all that are kept."""
 
     def __init__(self, after: int | None, until: int) -> None:
         super().__init__(None)
@@ -55,7 +55,7 @@ def _event_terms(options: Options) -> EventTerms:
 
 
 class _Events:
-    """Rows of events, in a task."""
+    """Reads events as rows, in a task."""
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
         self._options = options
@@ -66,7 +66,7 @@ class _Events:
                 raise InvalidInput(
                     f"events have no column {field.name!r} of type {field.dataType.simpleString()}",
                     kind="bad_schema",
-                    hint=EVENT_SCHEMA.simpleString(),
+                    hint=f"the columns are {EVENT_SCHEMA.simpleString()}",
                 )
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -81,8 +81,8 @@ class _Events:
 
 
 def event_rows(event: Event) -> Iterator[dict[str, Any]]:
-    """One row for each recorded action and what it did besides, for each recorded read, and for each change that no
-    action tells of."""
+    """Yield a row for each recorded action, each of its side effects, each recorded read, and each change that no
+    action explains."""
     changes = {(change.kind, change.name): change for change in event.changes}
     recorded = set()
     base = {"version": event.version, "created_at": event.created_at}
@@ -143,7 +143,7 @@ def _change_type_of(before: str, after: str) -> str | None:
 
 
 class EventReader(_Events, DataSourceReader):
-    """Events, read once."""
+    """Reads events once."""
 
     def partitions(self) -> Sequence[InputPartition]:
         with self._options.connect() as catalog:
@@ -153,7 +153,7 @@ class EventReader(_Events, DataSourceReader):
 
 
 class EventStreamReader(_Events, OffsetReader):
-    """Events as they happen."""
+    """Streams events as they happen."""
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
         super().__init__(options, schema)

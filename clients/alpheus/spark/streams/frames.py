@@ -1,4 +1,4 @@
-"""Rows that changed, as DataFrames: change sets read by Spark's Parquet reader."""
+"""Changed rows as DataFrames: change sets read by Spark's Parquet reader."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.tables.data_file import DataFile
 
 GROUPS_IN_UNION_MAX = 8
-"""Up to so many change sets are a union with literals; more are one scan joined with their labels."""
+"""Up to this number, change sets are read as a union of scans with literals. More are one scan, joined with labels."""
 
 
 def inserted_rows(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
-    """The rows that came in. InvalidInput (`bad_argument`) naming the version that took some out."""
+    """Return the inserted rows. Raises InvalidInput (`bad_argument`) that names a version which removed rows."""
     sets = _sets(lake, table, changes)
     refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
     plain = [file for each in sets if each.is_whole for file in each.files]
@@ -44,17 +44,17 @@ def inserted_rows(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> 
 
 
 def changed_rows(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> DataFrame:
-    """The rows that came in and went out, with `CHANGE_COLUMNS`."""
+    """Return the inserted and deleted rows, with `CHANGE_COLUMNS`."""
     return _label_sets(lake, table, _sets(lake, table, changes))
 
 
 def all_as_inserts(lake: Lake, table: TableDef, version: int, created_at: datetime) -> DataFrame:
-    """All rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
+    """Return all rows of the table as inserts of `version`, with `CHANGE_COLUMNS`."""
     return _label_sets(lake, table, _reader(lake, table).read_snapshot(table, version, created_at))
 
 
 def changes_between(lake: Lake, name: Name, after: When, until: When) -> DataFrame:
-    """What `SparkCatalog.changes` gives."""
+    """Return what `SparkCatalog.changes` does."""
     asked = range_of(lake.catalog, name, after, until)
     steps = follow(lake.catalog, asked.start_trail(), asked.after, asked.until)
     found = [change for _, changes in steps for change in changes]
@@ -78,8 +78,8 @@ def _scan(
     each: ChangeSet | None = None,
     label: str = "",
 ) -> DataFrame:
-    """Rows of files; with `each`, those that the set means, which may ask for columns that the table has lost. `label`:
-    as of `files.scan`."""
+    """Return the rows of files; with `each`, only those of the change set. Its predicates may refer to columns that the
+    table no longer has. `label`: see `files.scan`."""
     files.check_session(lake.spark)
     hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
     return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
@@ -125,8 +125,8 @@ def _with_literals(lake: Lake, table: TableDef, each: ChangeSet) -> DataFrame:
 
 
 def _group_alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
-    """The sets in lists of which each can be one scan: read alike, and no file twice, for one may go, come back by a
-    restore, and go again."""
+    """Group the sets into lists that can be read by one scan each: alike, and with no file twice. A file can be in
+    several sets, because a restore may bring it back."""
     alike: dict[tuple[object, ...], list[tuple[list[ChangeSet], set[str]]]] = {}
     for each in sets:
         paths = {file.path for file in each.files}
@@ -142,7 +142,7 @@ def _group_alike(sets: Sequence[ChangeSet]) -> Iterator[list[ChangeSet]]:
 
 
 def _scan_with_labels(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
-    """One scan over the files of many sets that are alike, joined with their labels."""
+    """Return one scan over the files of many alike sets, joined with the labels of the sets."""
     labels = lake.spark.createDataFrame(
         [
             (file.path, each.version, millis_of(each.created_at), each.transaction_id)
@@ -154,7 +154,9 @@ def _scan_with_labels(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) ->
     first = sets[0]
     found = [file for each in sets for file in each.files]
     df = _scan(lake, _columns(table, first), found, first, "_alpheus_file")
-    lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col("_alpheus_file")))
+    lost = f.raise_error(
+        f.concat(f.lit("Spark read a file that was not requested: "), f.col("_alpheus_file"))
+    )
     change_type = f.lit(first.change_type) if first.change_type is not None else f.col(CHANGE_TYPE.name)
     return df.join(f.broadcast(labels), "_alpheus_file", "left").select(
         *[f.col(quoted(column.name)) for column in table.columns],

@@ -57,9 +57,9 @@ def feed_schema(table: Table, feed: Feed) -> t.StructType:
 
 
 class Layout:
-    """Which columns a frame has, and batches of files turned into exactly those. May be pickled.
+    """The columns of a frame. Turns batches from files into exactly these columns. May be pickled.
 
-    Raises InvalidInput (`bad_schema`) naming a declared column that is not there, or of another type.
+    Raises InvalidInput (`bad_schema`) that names a declared column which does not exist or has another type.
     """
 
     def __init__(self, table: Table, feed: Feed, declared: t.StructType) -> None:
@@ -71,16 +71,16 @@ class Layout:
                 raise InvalidInput(
                     f"there is no column {field.name!r}",
                     kind="bad_schema",
-                    hint=f"there are {', '.join(whole)[:500]}",
+                    hint=f"the columns are {', '.join(whole)[:500]}",
                 )
             if have.dataType != field.dataType:
                 raise InvalidInput(
-                    f"column {field.name!r} is declared {field.dataType.simpleString()}, it is"
+                    f"column {field.name!r} is declared {field.dataType.simpleString()} but has type"
                     f" {have.dataType.simpleString()}",
                     kind="bad_schema",
                 )
         names = {field.name for field in declared.fields}
-        # What was required once may be missing in files of another time.
+        # A column that is required now may be missing in older files.
         self.columns = tuple(_make_nullable(column) for column in table.columns if column.name in names)
         self.is_whole = len(self.columns) == len(table.columns)
 
@@ -113,9 +113,9 @@ def _make_nullable(column: Column) -> Column:
 
 
 class _Label(msgspec.Struct, frozen=True):
-    """Values of the columns of a change."""
+    """The values of `CHANGE_COLUMNS` for the rows of a file."""
 
-    change_type: str | None  # None: the file says it
+    change_type: str | None  # None means that the file has it, for each row
     version: int
     millis: int
     transaction_id: str | None
@@ -142,7 +142,7 @@ class FilePart(InputPartition):
 
 
 def parts_of(slices: Iterable[Slice]) -> list[InputPartition]:
-    """Tasks of about equal work: many small files, or one large one."""
+    """Distribute files over tasks of about equal work: many small files, or one large file."""
     parts: list[InputPartition] = []
     tasks: list[_Task] = []
     size = 0
@@ -159,7 +159,7 @@ def parts_of(slices: Iterable[Slice]) -> list[InputPartition]:
 
 
 def _make_task(source: ChangeSet, file: DataFile) -> _Task:
-    # Names and sizes alone: statistics of many columns would be most of the task.
+    # Only path and sizes: the statistics of many columns would make up most of the task.
     slim = DataFile(path=file.path, row_count=file.row_count, size_bytes=file.size_bytes)
     planned = PlannedFile(
         file=slim, sequence=0, predicates=source.hidden, is_filtered=source.chosen is not None
@@ -171,7 +171,7 @@ def _make_task(source: ChangeSet, file: DataFile) -> _Task:
 def read_part(
     part: InputPartition, storage_url: str, table: TableDef, layout: Layout
 ) -> Iterator[pa.RecordBatch]:
-    """In a task. Spark asks for a part of its own when there is none; that has no rows."""
+    """Read a part's rows, in a task. Where there is no part Spark passes one of its own, which has no rows."""
     if not isinstance(part, FilePart):
         return
     storage = open_storage(storage_url)

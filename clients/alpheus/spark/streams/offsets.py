@@ -1,4 +1,4 @@
-"""What all stream readers have to do with Spark's own calls."""
+"""How Spark asks a stream for its offsets, in each of its releases."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from alpheus.spark.streams.options import (
 
 try:
     from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up
-except ImportError:  # 4.1 hands no limits over, and runs AvailableNow as one batch
+except ImportError:  # 4.1 passes no limits, and runs AvailableNow as one batch
     limits = None  # type: ignore[assignment]
 
 SupportsTriggerAvailableNow: type = object if limits is None else limits.SupportsTriggerAvailableNow
 
 
 class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """What both streams have to do with Spark's own calls."""
+    """Answers Spark's calls for offsets. Subclasses find the positions."""
 
     _options: Options
     _last: StreamPosition | None = None
@@ -40,8 +40,11 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return limits.ReadMaxFiles(self._options.max_files or NO_LIMIT)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """PySpark 4.1 gives neither: then a batch begins where the one before ended. The first after a start, new or
-        from a checkpoint, has no limits: by AvailableNow, of which 4.1 says nothing, there is no other."""
+        """Return the end of the next batch.
+
+        PySpark 4.1 passes neither argument. There a batch begins where the one before it ended, and the first batch
+        after a start has no limits, because with AvailableNow, which 4.1 does not announce, there is no second one.
+        """
         begin = self._last if start is None else position_of(start)
         if begin is None:
             self._last = self._head()

@@ -27,7 +27,7 @@ Feed = Literal["rows", "changes", "events"]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, checked as far as it can be without the catalog."""
+    """The options of a frame, checked as far as possible without the catalog."""
 
     catalog: str
     storage: str | None
@@ -52,10 +52,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a table where a frame is made, for all who read or write it."""
+    """A table as it is when a frame is made, for all readers and writers of the frame."""
 
     table: Table
-    storage: str  # its URL
+    storage: str  # the storage's URL
     catalog_id: str
 
 
@@ -67,7 +67,7 @@ _KNOWN = frozenset(
     }
 )  # fmt: skip
 _OTHER_AT = ("versionAsOf", "timestampAsOf")
-"""Other words for the option `at`."""
+"""Other names of the option `at`."""
 _FILTERS = frozenset({"namespaces", "names", "kinds", "actions"})
 _STREAMED = frozenset(
     {
@@ -90,7 +90,7 @@ _IN_USE: dict[tuple[str, str], frozenset[str]] = {
     | {"after", "start", "startingversion", "maxversionspertrigger", "outageseconds"},
     ("write", "rows"): frozenset(),
 }
-"""What goes with what, besides what says where the table is."""
+"""Which options have an effect in which use, besides those that name the catalog and the table."""
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mode"})
 _VERSION = re.compile(r"-?[0-9]+")
 _WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.ASCII)
@@ -100,62 +100,66 @@ _INSTEAD = {
     "replacewhere": "lake.overwrite(name, df, where=...) replaces the rows that meet a condition",
     "partitionoverwritemode": "lake.overwrite(name, df, partitions=...) replaces whole partitions",
     "mergeschema": "catalog.update_table(name, add_columns=...) adds columns, before the rows that have them",
-    "overwriteschema": "catalog.update_table(name, ...) changes columns; drop_table and create_table begin anew",
-    "txnappid": "catalog.transaction(key=...) and lake.batch_writer commit once whatever is tried again",
-    "txnversion": "catalog.transaction(key=...) and lake.batch_writer commit once whatever is tried again",
-    "readchangefeed": "feed=changes gives what came and went",
-    "readchangedata": "feed=changes gives what came and went",
-    "endingversion": "until=VERSION, with feed=changes",
-    "endingtimestamp": "until=TIME, with feed=changes",
-    "startingtimestamp": "start=TIME for a stream, after=TIME for feed=changes read once",
-    "ignoredeletes": "onDelete=skip passes over commits that remove rows",
-    "ignorechanges": "onDelete=skip passes over commits that remove rows, and feed=changes tells of them",
-    "skipchangecommits": "onDelete=skip passes over commits that remove rows",
-    "maxbytespertrigger": "maxFilesPerTrigger bounds a batch",
+    "overwriteschema": "catalog.update_table(name, ...) changes columns; drop_table and create_table start afresh",
+    "txnappid": "catalog.transaction(key=...) and lake.batch_writer commit once, however often they are retried",
+    "txnversion": "catalog.transaction(key=...) and lake.batch_writer commit once, however often they are retried",
+    "readchangefeed": "feed=changes reads inserted and deleted rows",
+    "readchangedata": "feed=changes reads inserted and deleted rows",
+    "endingversion": "use until=VERSION with feed=changes",
+    "endingtimestamp": "use until=TIME with feed=changes",
+    "startingtimestamp": "use start=TIME for a stream, after=TIME for feed=changes read once",
+    "ignoredeletes": "onDelete=skip skips commits that remove rows",
+    "ignorechanges": "onDelete=skip skips commits that remove rows, and feed=changes shows them",
+    "skipchangecommits": "onDelete=skip skips commits that remove rows",
+    "maxbytespertrigger": "maxFilesPerTrigger limits a batch",
     "branch": "at=VERSION reads an older version; there are no branches",
     "tag": "at=VERSION reads an older version; there are no tags",
-    "snapshot-id": "at=VERSION",
-    "as-of-timestamp": "at=TIME",
+    "snapshot-id": "use at=VERSION",
+    "as-of-timestamp": "use at=TIME",
     "paths": "load one table at a time, and union the frames",
 }  # fmt: skip
-"""Options of other tables that are given to this one, and what does here what they do there."""
+"""Options of other table formats, and what has the same effect here."""
 _OF_TABLES = (
-    "CREATE TABLE ... USING alpheus, saveAsTable and toTable register a table of Spark's, to which Spark hands no"
-    " options: nothing could read it"
+    "CREATE TABLE ... USING alpheus, saveAsTable and toTable register a table in Spark's own catalog, without options:"
+    " nothing could read it"
 )
 _NO_TABLES = (
-    "lake.create_table makes a table; lake.append, or df.write.format('alpheus').mode('append').save('namespace.name'),"
-    " writes to it, lake.write_stream, or writeStream...start(), a stream; lake.temp_view, or CREATE TEMPORARY VIEW v"
-    " USING alpheus OPTIONS (...), makes a view of it"
+    "lake.create_table creates a table. lake.append, or df.write.format('alpheus').mode('append')"
+    ".save('namespace.name'), writes to it; lake.write_stream, or writeStream...start(), writes a stream."
+    " lake.temp_view, or CREATE TEMPORARY VIEW v USING alpheus OPTIONS (...), makes a view of it"
 )
 
 
 def options_of(given: Mapping[str, str]) -> Options:
-    """InvalidInput naming the option that is not known, missing or wrong."""
+    """Return the checked options. Raises InvalidInput that names the option which is unknown, missing or wrong."""
     options = _translate({key.lower(): value for key, value in given.items()})
     unknown = sorted(options.keys() - _KNOWN - _OF_SPARK)
     if unknown:
         raise InvalidInput(
-            f"there is no option {typed(unknown[0])!r}", hint=f"one of {', '.join(sorted(_KNOWN))}"
+            f"there is no option {typed(unknown[0])!r}", hint=f"the options are {', '.join(sorted(_KNOWN))}"
         )
     url = options.get("catalog") or os.environ.get("ALPHEUS_CATALOG", "")
     if not url:
         raise InvalidInput(
             "the option catalog is missing",
             kind="bad_url",
-            hint=f"the URL of a catalog. {_OF_TABLES}: {_NO_TABLES}",
+            hint=f"give the URL of a catalog. {_OF_TABLES}. {_NO_TABLES}",
         )
     if url.startswith("memory:"):
         raise InvalidInput(
-            f"the catalog {shown(url)} lives in the memory of one process, which Spark's cannot reach",
+            f"the catalog {shown(url)} is in the memory of one process, which Spark's processes cannot reach",
             kind="storage_unreachable",
             hint="use a catalog on storage, for example file:///lake",
         )
     feed = one_of(options, "feed", ("rows", "changes", "events"))
     table = options.get("table") or options.get("path", "")
     if bool(table) == (feed == "events"):
-        reason = "is missing" if not table else "does not go with feed=events"
-        hint = "names= filters events" if table else f'"namespace.name". {_OF_TABLES}: {_NO_TABLES}'
+        reason = "is missing" if not table else "has no effect with feed=events"
+        hint = (
+            "leave it out; names= filters events"
+            if table
+            else f'give "namespace.name". {_OF_TABLES}. {_NO_TABLES}'
+        )
         raise InvalidInput(f"the option table {reason}", hint=hint)
     return Options(
         catalog=url,
@@ -179,7 +183,8 @@ def options_of(given: Mapping[str, str]) -> Options:
 
 
 def _translate(options: dict[str, str]) -> dict[str, str]:
-    """Other words for the same. InvalidInput naming what does what an option of other tables asks for."""
+    """Replace other spellings of an option. Raises InvalidInput for an option of another table format, with what has
+    its effect here."""
     if "provider" in options or any(key.startswith("option.") for key in options):
         raise refused_table()
     for key in sorted(options.keys() & _INSTEAD.keys()):
@@ -188,45 +193,47 @@ def _translate(options: dict[str, str]) -> dict[str, str]:
     if path:
         if "/" in path or ":" in path:
             raise InvalidInput(
-                f"{shown(path)!r} is a place, and tables go by name",
-                hint="load('namespace.name') and save('namespace.name'); the place is the option catalog",
+                f"{shown(path)!r} is a location, but tables are found by name",
+                hint="use load('namespace.name') or save('namespace.name'), and the option catalog for the location",
             )
         if (options.get("table") or path) != path:
             raise InvalidInput(
-                f"the option table={typed(options['table'])!r} and {typed(path)!r} are two tables",
-                hint="name one",
+                f"the option table={typed(options['table'])!r} and {typed(path)!r} name two tables",
+                hint="name one table",
             )
     given = [key for key in ("at", "versionasof", "timestampasof") if key in options]
     if len(given) > 1:
-        raise InvalidInput(f"{' and '.join(given)} say which version twice", hint="leave one out")
+        raise InvalidInput(f"{' and '.join(given)} both name a version", hint="leave one out")
     version, time = options.pop("versionasof", None), options.pop("timestampasof", None)
     zone = options.pop("timezone", None)
     if zone is not None and time is None:
-        raise InvalidInput("the option timeZone does nothing without timestampAsOf", hint="leave it out")
+        raise InvalidInput("the option timeZone has no effect without timestampAsOf", hint="leave it out")
     if version is not None:
         if not _VERSION.fullmatch(version):
             raise InvalidInput(
-                f"the option versionAsOf={typed(version)!r} is no version", hint="timestampAsOf takes a time"
+                f"the option versionAsOf={typed(version)!r} is not a version",
+                hint="give a version, or a time in timestampAsOf",
             )
         options["at"] = version
     if time is not None:
         if _VERSION.fullmatch(time):
             raise InvalidInput(
-                f"the option timestampAsOf={typed(time)!r} is no time", hint="versionAsOf takes a version"
+                f"the option timestampAsOf={typed(time)!r} is not a time",
+                hint="give a time, or a version in versionAsOf",
             )
         options["at"] = _with_zone(time.strip(), zone)
     return options
 
 
 def _with_zone(time: str, zone: str | None) -> str:
-    """A time as Spark's manuals write it, as a moment. `zone`: the option timeZone; Spark does not tell a source the
-    zone of its session."""
+    """Return a time in Spark's notation as a moment. `zone` is the option timeZone; a source cannot read the time zone
+    of Spark's session."""
     if not _WITHOUT_ZONE.fullmatch(time):
         return time
     if zone is None:
         whole = time + (" 00:00:00", ":00", "")[time.count(":")]
         raise InvalidInput(
-            f"the option timestampAsOf={time!r} has no zone, and Spark does not tell that of its session",
+            f"the option timestampAsOf={time!r} has no time zone, and Spark does not pass on that of its session",
             kind="bad_version",
             hint=f"add one, as in '{whole}Z' or +01:00; or give the option timeZone, as in"
             ' .option("timeZone", spark.conf.get("spark.sql.session.timeZone"))',
@@ -238,24 +245,25 @@ def _with_zone(time: str, zone: str | None) -> str:
         known = None
     if known is None:
         raise InvalidInput(
-            f"the option timeZone={typed(zone)!r} is no time zone",
-            hint="for example UTC, Europe/Amsterdam or +01:00",
+            f"the option timeZone={typed(zone)!r} is not a time zone",
+            hint="give for example UTC, Europe/Amsterdam or +01:00",
         )
     try:
         return dt.datetime.fromisoformat(time).replace(tzinfo=known).astimezone(dt.UTC).isoformat()
     except (ValueError, OverflowError) as error:
         raise InvalidInput(
-            f"the option timestampAsOf={time!r} is no time: {error}", kind="bad_version"
+            f"the option timestampAsOf={time!r} is not a time: {error}", kind="bad_version"
         ) from None
 
 
 def refused_table() -> InvalidInput:
-    """For what would register a table in Spark's own catalog."""
+    """Return the error for statements that would register a table in Spark's own catalog."""
     return InvalidInput(_OF_TABLES, kind="not_supported", hint=_NO_TABLES)
 
 
 def check_use(given: Mapping[str, str], use: Literal["read", "stream", "write"], feed: Feed) -> None:
-    """InvalidInput naming an option that would do nothing: whoever gave it would get other rows than he asked for."""
+    """Raise InvalidInput that names an option without effect in this use: the rows would not be those that its user
+    expects."""
     typed_keys = {key.lower() for key in given}
     options = set(_translate({key.lower(): value for key, value in given.items()}))
     where = {"read": f"reading {feed} once", "stream": f"a stream of {feed}", "write": "writing"}[use]
@@ -269,17 +277,20 @@ def check_use(given: Mapping[str, str], use: Literal["read", "stream", "write"],
         name = next((other for other in _OTHER_AT if key == "at" and other.lower() in typed_keys), key)
         raise InvalidInput(
             f"the option {name} does nothing in {where}",
-            hint=f"it is of {', '.join(elsewhere)}; here go {', '.join(sorted(fits)) or 'none'}",
+            hint=f"leave it out: it is for {', '.join(elsewhere)}; {where} takes {', '.join(sorted(fits)) or 'none'}",
         )
     if {"after", "start"} <= options or {"after", "startingversion"} <= options:
-        raise InvalidInput("after and start say the same twice", hint="leave one out")
+        raise InvalidInput("after and start both say where to begin", hint="leave one out")
 
 
 def one_of(options: Mapping[str, str], key: str, values: Sequence[str]) -> str:
-    """The first of them where nothing is told. InvalidInput."""
+    """Return the option's value, by default the first of `values`. Raises InvalidInput for any other value."""
     value = options.get(key, values[0]).lower()
     if value not in values:
-        raise InvalidInput(f"the option {key}={typed(value)!r} is none of {', '.join(values)}")
+        raise InvalidInput(
+            f"the option {key}={typed(value)!r} is none of {', '.join(values)}",
+            hint=f"give one of {', '.join(values)}",
+        )
     return value
 
 
@@ -287,20 +298,22 @@ def _start(options: Mapping[str, str]) -> When:
     if "startingversion" not in options:
         return options.get("start", "snapshot")
     if "start" in options:
-        raise InvalidInput("start and startingVersion say the same twice", hint="leave one out")
+        raise InvalidInput("start and startingVersion both say where to begin", hint="leave one out")
     value = options["startingversion"]
     if not (value.isascii() and value.isdecimal()):
-        raise InvalidInput(f"the option startingVersion={typed(value)!r} is no version")
+        raise InvalidInput(
+            f"the option startingVersion={typed(value)!r} is not a version", hint="give a number"
+        )
     return max(0, int(value) - 1)
 
 
 def count_of(options: Mapping[str, str], key: str) -> int | None:
-    """InvalidInput."""
+    """Return the option as a positive number, None when it is not given. Raises InvalidInput."""
     value = options.get(key)
     if value is None:
         return None
     if not (value.isascii() and value.isdecimal()) or not 0 < int(value) < NO_LIMIT:
-        raise InvalidInput(f"the option {key}={typed(value)!r} is no positive number")
+        raise InvalidInput(f"the option {key}={typed(value)!r} is not a positive number below 2^31")
     return int(value)
 
 
@@ -310,7 +323,7 @@ def _seconds(options: Mapping[str, str], key: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise InvalidInput(f"the option {key}={typed(options[key])!r} is no number of seconds")
+        raise InvalidInput(f"the option {key}={typed(options[key])!r} is not a number of seconds below 1e9")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The writing half of the data source "alpheus": tasks leave files, the driver commits them together."""
+"""The writing half of the data source "alpheus": tasks write files, and the driver commits them together."""
 
 from __future__ import annotations
 
@@ -30,29 +30,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 QUERY_ID = "sql.streaming.queryId"
-"""Spark's name for the id of a streaming query, which belongs to its checkpoint."""
+"""Spark's local property with the id of a streaming query. The id belongs to the query's checkpoint."""
 
 
 RUN = "spark.jobGroup.id"
-"""Spark's name for the group of a thread's jobs, which is new for each start of a streaming query."""
+"""Spark's local property with the group of a thread's jobs. Each start of a streaming query has a new group."""
 
 
 def writer_name(query_id: str) -> str:
-    """The name under which tables remember the batches of a query."""
+    """Return the name under which tables remember the batches of a query."""
     return f"spark:{query_id}"
 
 
 def write_once(
     catalog: Catalog, query_id: str, batch_id: int, fn: Callable[[Transaction], object], attempts: int
 ) -> None:
-    """Run `fn(tx)` in the one transaction of a batch, again after a retryable Conflict; once that is committed, by
-    whichever try, nothing more happens, and `fn` is not called.
+    """Run `fn(tx)` in the one transaction of a batch, and retry after a retryable Conflict. Once an attempt has
+    committed the batch, further calls do nothing and do not call `fn`.
 
-    Which tables a batch writes may differ from try to try, so that the marks of a writer in tables tell too little:
-    another try may write none of those that remember the first. The transaction has a retry key, too, which knows the
-    batch as a whole for as long as its version is kept. It is asked for before `fn` runs, which might meet its own
-    effect (a table that it makes, a name that it takes away) and fail; and after a failure, for a try whose answer was
-    lost may have landed meanwhile. What lands later still is told by the commit itself.
+    The tables that a batch writes may differ between attempts, so the writer's marks in tables are not enough: a later
+    attempt may write none of the tables that remember the first. So the transaction has an idempotency key, too, which
+    identifies the batch for as long as its version is kept. The key is looked up
+
+    - before `fn` runs, because `fn` could meet its own effect (a table that it created or renamed) and fail;
+    - after a failure, because an attempt whose answer was lost may have been committed meanwhile.
+
+    An attempt that is committed even later makes the commit of this one a duplicate, which the commit itself reports.
     """
     writer = writer_name(query_id)
     key = f"{writer}/{batch_id}"
@@ -69,7 +72,7 @@ def write_once(
         is_written = False
         refuse_unrun("the function of a batch", fn(tx))
         if not any(isinstance(one, AppendFiles | OverwriteFiles | ChangeRows) for one in tx.operations):
-            core_of(tx).forget_writer()  # no table would remember it
+            core_of(tx).forget_writer()  # no rows were written, so no table would remember the batch
         is_written = True
 
     if was_written():
@@ -78,7 +81,7 @@ def write_once(
         catalog.retry(attempt, attempts, key=key, writer=(writer, batch_id))
     except Exception as error:
         if is_written and isinstance(error, InvalidInput) and error.kind == "sequence_reused":
-            # Of the tables that this try writes some remember the batch, or a later one: it was committed.
+            # Some table of this attempt remembers the batch, or a later one: the batch was committed.
             _log.info("batch %d of query %s was written before: %s", batch_id, query_id, error)
             return
         try:
@@ -92,16 +95,16 @@ def write_once(
 
 
 class BatchFunction:
-    """What `SparkCatalog.batch_writer` gives: `fn` in one transaction a batch, once under a query and a name.
+    """What `SparkCatalog.batch_writer` returns: calls `fn` in one transaction a batch, once per query and name.
 
-    What a query's batch wrote under a name makes everything else that would be written under it a duplicate, whose
-    rows would be lost without a word. Within one run of a query that is seen, and refused: nothing but a retry with the
-    same frame is the same again. After a restart it can't be told from the batch that comes again, which it mostly is.
+    Anything else that a query writes for the same batch under the same name counts as a duplicate, and its rows would
+    be silently lost. Within one run of a query this is detected and refused: only a retry with the same frame is a
+    duplicate. After a restart it cannot be distinguished from a repeated batch, which it usually is.
     """
 
     _last: ClassVar[dict[tuple[str, str], tuple[tuple[object, ...], BatchFunction, DataFrame]]] = {}
-    """By catalog and writer, what was written last: in which run which batch, by which function, of which frame. Tells
-    of this process alone, and grows by the queries that are started in it."""
+    """By (catalog, writer): the last write's run and batch, function and frame. Only for this process; it grows with
+    the number of queries that are started in the process."""
 
     def __init__(
         self, catalog: Catalog, fn: Callable[[Transaction, DataFrame], object], attempts: int, name: str
@@ -116,25 +119,26 @@ class BatchFunction:
         query = context.getLocalProperty(QUERY_ID)
         if not query:
             raise InvalidInput(
-                "the batch does not say which query it is of", hint="use it with writeStream.foreachBatch"
+                "the batch does not name its streaming query",
+                hint="use batch_writer with writeStream.foreachBatch",
             )
         writer = f"{query}:{self._name}" if self._name else query
-        # A run has a session and a group of jobs of its own, but for frames and groups that the program brings in.
+        # A run of a query has its own session and job group, unless the program itself sets the frame or the group.
         of_batch = (context.getLocalProperty(RUN), batch.sparkSession._jsparkSession.hashCode(), batch_id)
         last = self._last.get((self._catalog.url, writer))
         if last is not None and last[0] == of_batch and not (last[1] is self and last[2] is batch):
             raise InvalidInput(
-                f"batch {batch_id} was written before by this query{f' as {self._name!r}' if self._name else ''}: "
-                "this would be taken for the same rows once more, and be lost",
+                f"this query has already written batch {batch_id}{f' as {self._name!r}' if self._name else ''}: "
+                "these rows would count as the same rows again, and be lost",
                 kind="sequence_reused",
-                hint="write all in one transaction, or give each batch_writer a name of its own",
+                hint="write everything in one transaction, or give each batch_writer a name of its own",
             )
         write_once(self._catalog, writer, batch_id, lambda tx: self._fn(tx, batch), self._attempts)
         self._last[self._catalog.url, writer] = of_batch, self, batch
 
 
 class Written(WriterCommitMessage):
-    """What a task left on storage."""
+    """What a task wrote to storage."""
 
     def __init__(
         self, segments: tuple[Segment, ...], transaction_id: str, table_id: str, query_id: str
@@ -146,7 +150,7 @@ class Written(WriterCommitMessage):
 
 
 class _Tasks:
-    """Writes rows of a task as files of one transaction, whose id the writer carries to all tasks."""
+    """Writes the rows of each task as files of one transaction. The pickled writer carries its id to all tasks."""
 
     def __init__(self, options: Options, pinned: Pinned, overwrite: bool) -> None:
         self._options = options
@@ -193,8 +197,10 @@ class _Tasks:
 
 
 def _registers_a_table(context: TaskContext) -> bool:
-    """Whether a task writes for `saveAsTable` or `CREATE TABLE AS SELECT`, of which Spark tells the source nothing.
-    These alone run a write within another command; so do a stream's batches, which say what query they are of."""
+    """Return whether a task writes for `saveAsTable` or `CREATE TABLE AS SELECT`, which Spark does not announce.
+
+    Only these run a write within another command. A stream's batches do so, too, but they name their query.
+    """
     root = context.getLocalProperty("spark.sql.execution.root.id")
     return root is not None and root != context.getLocalProperty("spark.sql.execution.id")
 
@@ -202,7 +208,7 @@ def _registers_a_table(context: TaskContext) -> bool:
 def rename_batches(
     batches: Iterator[pa.RecordBatch], columns: Sequence[Column]
 ) -> pa.RecordBatchReader | list[Any]:
-    """Batches under the table's own spelling of names, which Spark does not tell from others."""
+    """Return the batches with column names in the table's own case. Spark ignores case in names."""
     first = next(batches, None)
     if first is None:
         return []
@@ -221,8 +227,8 @@ def _with_own_names(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
 
 
 def check_fits(schema: pa.Schema, columns: Sequence[Column]) -> None:
-    """InvalidInput (`bad_data`) naming the column for a frame of this schema whose rows no task could write, whatever
-    their values are."""
+    """Raise InvalidInput (`bad_data`) that names a column, if no rows of this schema could be written, whatever their
+    values."""
     named_so = _with_own_names(schema, columns)
     try:
         Caster(columns, by_id=False).cast(pa.RecordBatch.from_pylist([], schema=named_so))
@@ -242,8 +248,8 @@ class BatchWriter(_Tasks, DataSourceArrowWriter):
 
 
 class StreamWriter(_Tasks, DataSourceStreamArrowWriter):
-    """Each batch is one commit, recorded under (query id, batch id): a batch that comes again is answered with the
-    first commit, and its files are left to collection. The query id belongs to the checkpoint."""
+    """Writes each batch as one commit, recorded under (query id, batch id). A repeated batch gets the first commit as
+    its answer, and its files are left to garbage collection. The query id belongs to the checkpoint."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         written = [message for message in messages if isinstance(message, Written)]
@@ -252,8 +258,8 @@ class StreamWriter(_Tasks, DataSourceStreamArrowWriter):
         queries = {message.query_id for message in written}
         if len(queries) != 1 or not all(queries):
             raise InvalidInput(
-                f"batch {batchId} does not say which query it is of, so that nothing could tell it from another",
+                f"batch {batchId} does not say which query it is of, so it could not be recognised when it is repeated",
                 kind="not_supported",
-                hint="write it with SparkCatalog.write_stream",
+                hint="write the stream with SparkCatalog.write_stream",
             )
         self._send(messages, (writer_name(queries.pop()), batchId))

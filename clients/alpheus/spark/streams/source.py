@@ -1,37 +1,40 @@
-"""The Python data source "alpheus": feeds of tables and of the catalog as streams, and a sink that writes each batch
-once.
+"""The Python data source "alpheus": tables, their changes and the catalog's events as frames and streams, and a sink
+that writes each batch exactly once.
 
     spark.readStream.format("alpheus").option("catalog", url).option("table", "sales.orders").load()
     df.writeStream.format("alpheus").option("catalog", url).option("table", "mart.daily") \\
       .option("checkpointLocation", path).start()
 
-Options, case ignored; one that would do nothing is refused:
+Options, in any case. An option that would have no effect is refused.
 
-* `catalog`: a URL (else ALPHEUS_CATALOG of the driver's process); `storage`: where data files are, when it is not what
-  the daemon says. Executors reach the storage, for `feed=events` the catalog.
-* `table`: "namespace.name", or what `load(...)`, `save(...)`, `start(...)` name. `feed`: "rows" (what was appended),
-  "changes" (rows with `_change_type`, `_commit_version`, `_commit_timestamp`, `_transaction_id`), "events" (of the
-  catalog; no table).
-* reading once: `at` (rows; also `versionAsOf`, and `timestampAsOf` with a zone in it or the option `timeZone`), `after`
-  and `until` (changes, events). A stream of events may say `after` for `start`.
-* streams: `start` ("snapshot", "now", a version or time after which it begins), or `startingVersion` (the first version
-  that comes, as elsewhere in Spark); `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired` as of
-  `SparkCatalog.stream`; `outageSeconds`: how long an outage may last before it ends the query.
-  PySpark 4.1 runs AvailableNow as one batch and says nothing of it. With it, therefore, the first batch after each
-  start takes all there is, whatever the limits; and AvailableNow that finds a batch unfinished does that one alone,
-  unless `spark.sql.streaming.triggerAvailableNowWrapper.enabled` is set.
-* `namespaces`, `names`, `kinds`, `actions` of events: several with commas, as of `Catalog.events`.
+* `catalog`: a URL. Without it, ALPHEUS_CATALOG of the driver's process.
+* `storage`: where the data files are, if that differs from what the daemon says. Executors need access to the storage,
+  and for `feed=events` to the catalog.
+* `table`: "namespace.name". Or name the table in `load(...)`, `save(...)` or `start(...)`.
+* `feed`: "rows" (appended rows), "changes" (rows with `_change_type`, `_commit_version`, `_commit_timestamp` and
+  `_transaction_id`), or "events" (of the catalog, without a table).
+* For reading once: `at` (rows), also spelled `versionAsOf`, or `timestampAsOf` with a time zone in the text or in the
+  option `timeZone`; `after` and `until` (changes and events).
+* For streams: `start` ("snapshot", "now", or the version or time after which the stream begins), or `startingVersion`
+  (the first version that is delivered, as elsewhere in Spark). A stream of events takes `after` as well as `start`.
+* For streams: `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired`, see `SparkCatalog.stream`;
+  `outageSeconds`, how long an outage may last before it ends the query.
+* For events: `namespaces`, `names`, `kinds`, `actions`, see `Catalog.events`; several values are separated by commas.
 
-`INSERT INTO` and `INSERT OVERWRITE` into a view `USING alpheus` do what `df.write` does in that mode, one commit on the
-head; into a view of an older version they are refused. What would register a table in Spark's own catalog
-(`saveAsTable`, `CREATE TABLE`) is refused where Spark tells of it; of `toTable`, and of `CREATE TABLE` that lists its
-columns, it does not.
+PySpark 4.1 runs AvailableNow as one batch and does not announce it. So with 4.1 the first batch after each start takes
+everything, whatever the limits. And AvailableNow that finds an unfinished batch does only that batch, unless
+`spark.sql.streaming.triggerAvailableNowWrapper.enabled` is set.
 
-Rows are read and written by Python workers, each file whole in memory: all columns, whatever the query needs, at some
-1.6 to 25 times the CPU of Spark's own Parquet reader. `SparkCatalog.read` and `SparkCatalog.changes` are that reader; a
-stream over a large table is best read by it within `foreachBatch`. There is no filter pushdown: Spark shares one list
-of files between all that is made of a frame, so that pruning by one filter takes rows from another. A declared schema
-(`.schema("id BIGINT")`) reads only those columns.
+`INSERT INTO` and `INSERT OVERWRITE` into a view `USING alpheus` do what `df.write` does in that mode: one commit on the
+head. Into a view of an older version they are refused. Statements that would register a table in Spark's own catalog
+(`saveAsTable`, `CREATE TABLE`) are refused where Spark announces them. It does not for `toTable`, nor for a
+`CREATE TABLE` that lists its columns.
+
+Python workers read and write the rows, with each file as a whole in memory: all columns, whatever the query needs, at
+1.6 to 25 times the CPU of Spark's own Parquet reader. `SparkCatalog.read` and `SparkCatalog.changes` use that reader,
+so a stream over a large table is best read with them within `foreachBatch`. A declared schema (`.schema("id BIGINT")`)
+reads only its columns. There is no filter pushdown: Spark shares one list of files between all frames derived from
+one, so pruning by the filter of one frame would take rows from another.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ NAME = "alpheus"
 
 
 class AlpheusSource(DataSource):
-    """See the module. Spark makes one where a frame is made, and hands copies of it to all that reads."""
+    """See the module. Spark makes one source per frame, and passes copies of it to whatever reads the frame."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -99,7 +102,7 @@ class AlpheusSource(DataSource):
         return NAME
 
     def schema(self) -> t.StructType | str:
-        """Of the table where the frame is made; a frame read once stays at that version."""
+        """Return the table's schema when the frame is made. A frame that is read once stays at that version."""
         if self._options.feed == "events":
             return EVENT_SCHEMA
         return feed_schema(self._pin().table, self._options.feed)
@@ -124,16 +127,19 @@ class AlpheusSource(DataSource):
         return StreamWriter(self._options, self._pin_for_writing(schema), overwrite)
 
     def _pin(self) -> Pinned:
-        """The table as the frame reads it, without the files that it had: these are looked up by whom it takes."""
+        """Return the table that the frame reads, without its files: readers look these up."""
         if self._pinned is None:
             last = self._options.until if self._options.feed == "changes" else self._options.at
             self._pinned = _pin_table(self._options, last, is_followed=last is None)
         return self._pinned
 
     def _pin_for_writing(self, schema: t.StructType) -> Pinned:
-        """The table as it is now: a long stream writes what it has become. `schema`: of the frame."""
+        """Return the table at the head, so that a long stream writes to its present columns. `schema` is the
+        frame's."""
         if self._options.feed != "rows":
-            raise InvalidInput(f"feed={self._options.feed} is for reading")
+            raise InvalidInput(
+                f"feed={self._options.feed} is for reading", hint="leave out feed when writing"
+            )
         check_use(self._given, "write", "rows")
         pinned = _pin_table(self._options, None)
         check_fits(to_arrow_schema(schema, **IN_UTC), pinned.table.columns)
@@ -141,7 +147,7 @@ class AlpheusSource(DataSource):
 
 
 def _pin_table(options: Options, at: str | None, *, is_followed: bool = False) -> Pinned:
-    """`is_followed`: as of `_find_table`."""
+    """Look up a table and the storage, once a frame. `is_followed`: see `_find_table`."""
     with options.connect() as catalog:
         table = _find_table(catalog, options.table, at, is_followed=is_followed)
         return Pinned(
@@ -152,8 +158,11 @@ def _pin_table(options: Options, at: str | None, *, is_followed: bool = False) -
 
 
 def _find_table(catalog: Catalog, name: str, at: str | None, *, is_followed: bool) -> Table:
-    """`is_followed`: a table that is called otherwise now is found by the name that it had. A stream that goes on from
-    a checkpoint may be asked for so; whether it does, and whether it is a stream at all, Spark says later."""
+    """Return a table. With `is_followed`, a table that was renamed is found by its former name.
+
+    A stream that resumes from a checkpoint may use a former name. Only later does Spark say whether the frame is a
+    stream, and whether it resumes.
+    """
     try:
         table = catalog.at(at).load_table(name)
     except NotFound:
@@ -162,16 +171,20 @@ def _find_table(catalog: Catalog, name: str, at: str | None, *, is_followed: boo
             raise
         table = found
     if table.format != "native":
-        raise InvalidInput("an Iceberg table is read and written through Iceberg", kind="not_native")
+        raise InvalidInput(
+            f"table {table.full_name} is an Iceberg table",
+            kind="not_native",
+            hint="read and write it through Iceberg",
+        )
     return table
 
 
 def check_stream(catalog: Catalog, name: str, feed: Feed, start: When, **rest: object) -> None:
-    """Raises InvalidInput and NotFound for a stream that would not begin. Spark asks for it in another process, and has
-    one error for all that fails there; most fails only when a query is started.
+    """Raise InvalidInput or NotFound for a stream that could not begin.
 
-    `rest`: `on_delete`, `on_expired`, `max_files`, `max_versions`; None is left out. What is wrong only where no
-    checkpoint says where to go on is not refused: a version that is not kept any more, a name that the table had.
+    Spark itself would find most errors only when the query starts, in another process, and report all of them alike.
+    `rest` is `on_delete`, `on_expired`, `max_files` and `max_versions`; None means not given. An expired `start` and a
+    former name of the table are accepted: both are right for a query that resumes from a checkpoint.
     """
     given = {key: str(value) for key, value in rest.items() if value is not None}
     one_of(given, "on_delete", ON_DELETE)
@@ -182,20 +195,21 @@ def check_stream(catalog: Catalog, name: str, feed: Feed, start: When, **rest: o
         if start != "snapshot":
             check_start(catalog, start)
     except InvalidInput as error:
-        error.hint = '"snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
+        error.hint = 'give "snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
         raise
     feed_schema(_find_table(catalog, name, None, is_followed=True), feed)
 
 
 def check_start(catalog: Catalog, start: When) -> None:
-    """InvalidInput, NotFound for what is neither "now" nor a version that there is, or was."""
+    """Raise InvalidInput or NotFound unless `start` is "now" or a version that exists or has expired."""
     if start is not None and start != "now":
         with contextlib.suppress(Expired):
             catalog.at(start)
 
 
 def version_of(catalog: Catalog, token: str) -> int:
-    """Which a token of an event names. InvalidInput (`bad_token`) for one of another catalog, or another history."""
+    """Return the version in an event's token. Raises InvalidInput (`bad_token`) for a token of another catalog or
+    another history."""
     version = parse_token(token)[1]
     with contextlib.suppress(Expired), catalog.events(after=token, until=version) as none:
         next(none, None)
@@ -203,13 +217,13 @@ def version_of(catalog: Catalog, token: str) -> int:
 
 
 def _without_segments(table: Table) -> Table:
-    """Without what grows with its rows: it travels with every task."""
+    """Return the table without the parts that grow with its rows: it is sent with every task."""
     definition = msgspec.structs.replace(table.definition, segments=(), writer_marks={})
     return msgspec.structs.replace(table, definition=definition)
 
 
 class TableReader(DataSourceReader):
-    """Rows, or changes, of a table, read once."""
+    """Reads rows or changes of a table once."""
 
     def __init__(self, options: Options, pinned: Pinned, schema: t.StructType) -> None:
         self._options = options
@@ -236,7 +250,7 @@ class TableReader(DataSourceReader):
 
 
 class TableStreamReader(OffsetReader):
-    """Rows, or changes, of a table, as they are committed."""
+    """Streams rows or changes of a table as they are committed."""
 
     def __init__(self, options: Options, pinned: Pinned, schema: t.StructType) -> None:
         self._options = options
