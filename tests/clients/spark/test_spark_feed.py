@@ -24,13 +24,11 @@ from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.former_names import name_at
 from alpheus.feed.log import follow
 from alpheus.feed.past import RowHistory, lasting_changes
-from alpheus.feed.stream import EventStream
-from alpheus.feed.stream_position import EventTerms, StreamPosition, StreamTerms, position_of
+from alpheus.feed.stream_position import StreamPosition, StreamTerms, position_of
 from alpheus.feed.table_range import range_of
 from alpheus.feed.table_stream import Slice, TableStream
 from alpheus.feed.trail import TableTrail
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark.streams.event_source import event_rows
 from alpheus.spark.streams.layout import Layout, feed_schema, parts_of, read_part
 from alpheus.spark.streams.source import AlpheusSource
 from alpheus.sync.portal import run
@@ -973,41 +971,3 @@ def test_an_offset_of_another_source_is_refused() -> None:
     for offset in ({}, {"v": "x"}, {"v": 1, "f": -1}, {"v": 1, "t": 3}):
         with pytest.raises(InvalidInput, match="not a position"):
             position_of(offset)
-
-
-# --- events ----------------------------------------------------------------------------------------
-
-
-def test_events_in_batches(catalog: alpheus.Catalog) -> None:
-    stream = EventStream(catalog, EventTerms(), hold_seconds=0.0)
-    position = stream.latest(StreamPosition(), 2)
-    assert stream.plan(StreamPosition(), position) == (None, 1)
-    end = stream.latest(position, 2)
-    assert stream.plan(position, end) == (1, 2)
-    assert stream.latest(end, 2) == end
-    only = EventStream(catalog, EventTerms(start="now", names=("s.t",)), hold_seconds=0.0)
-    begin = only.latest(StreamPosition(), None)
-    assert (begin.version, only.plan(StreamPosition(), begin)) == (2, None)
-    catalog.create_namespace("elsewhere")
-    assert only.latest(begin, None) == begin
-    catalog.append("s.t", rows(1))
-    assert only.plan(begin, only.latest(begin, None)) == (2, 4)
-
-
-def test_rows_of_events(catalog: alpheus.Catalog) -> None:
-    with catalog.transaction(message="why") as tx:
-        tx.append("s.t", rows(1))
-        tx.rename_table("s.t", "s.u")
-    catalog.drop_namespace("s", cascade=True)
-    told = [
-        tuple(row[key] for key in ("version", "message", "kind", "name", "change_type", "action_type"))
-        for event in catalog.events(after=2)
-        for row in event_rows(event)
-    ]
-    assert told == [
-        (3, "why", "table", "s.t", "updated", "TABLE_INSERT"),
-        (3, "why", "table", "s.t", "dropped", "TABLE_RENAME"),
-        (3, "why", "table", "s.u", "created", "TABLE_RENAME"),
-        (4, "", "namespace", "s", "dropped", "NAMESPACE_DROP"),
-        (4, "", "table", "s.u", "dropped", "NAMESPACE_DROP"),
-    ]
