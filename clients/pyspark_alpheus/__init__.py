@@ -1,7 +1,7 @@
-"""Makes Spark know the data source "alpheus" without a registration.
+"""Lets Spark find the data source "alpheus" without registration.
 
-Spark imports every top-level module whose name begins with `pyspark_`, when a session looks for a data source of
-Python for the first time, and takes its `DefaultSource`.
+When a session first looks for a Python data source, Spark imports every top-level module whose name begins with
+`pyspark_`, and registers its `DefaultSource`.
 """
 
 from __future__ import annotations

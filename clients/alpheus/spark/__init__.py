@@ -1,10 +1,17 @@
-"""Spark over a catalog: native Parquet scans of pinned file lists, staged writes, pipelines.
+"""Spark over a catalog: scans by Spark's own Parquet reader, transactional writes, streams, pipelines.
 
     from alpheus.spark import SparkCatalog
     lake = SparkCatalog(spark, alpheus.connect("grpc://127.0.0.1:7480"))
     lake.append("sales.orders", df)
 
-PySpark is imported with the first name taken from here, so that `alpheus.spark.java` can be used before it.
+    catalog      SparkCatalog: what users call; nothing below imports it
+    tables       how are a table's rows read and written by Spark?
+    streams      how do Spark's own streams and data sources read and write a catalog?
+    job_run      the run that a pipeline's job is called with
+    job_trial    the same for a test, without catalog or storage
+    java         the Java that Spark is started with
+
+PySpark is imported when the first name is taken from here, so that `alpheus.spark.java` can be used before.
 """
 
 from __future__ import annotations

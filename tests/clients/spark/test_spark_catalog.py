@@ -250,7 +250,7 @@ def test_a_pinned_reader_and_its_views(lake: SparkCatalog, spark: SparkSession) 
     with pytest.raises(InvalidInput, match="was closed"):
         reader.read("sales.orders")
     assert not spark.catalog.tableExists("orders")
-    with lake.at() as reader, pytest.raises(InvalidInput, match="would be one view"):
+    with lake.at() as reader, pytest.raises(InvalidInput, match="would both be the view"):
         reader.temp_views("*.orders")
     with pytest.raises(NotFound):
         lake.at().read("sales.nothing")

@@ -247,7 +247,7 @@ def test_numbers_that_are_set(lake: SparkCatalog) -> None:
     head = lake.catalog.version()
     for wrong, says in (
         ({"n": "n * 100000"}, "CAST_OVERFLOW|overflow"), ({"need": "NULL"}, "NULL"), ({"x": "1"}, "not in the table"),
-        ({"need": "1"}, "has type int"), ({}, "says nothing"),
+        ({"need": "1"}, "has type int"), ({}, "sets no column"),
     ):  # fmt: skip
         with pytest.raises(Exception, match=says):
             lake.update("s.u", wrong, "id = 1")
@@ -427,10 +427,10 @@ def test_values_that_are_computed_of_a_row_alone(lake: SparkCatalog) -> None:
     ("value", "kind", "says", "hint"),
     [
         ("paid", "bad_argument", "`paid` cannot be resolved", "text stands between single quotes"),
-        ("i +", "bad_argument", "Syntax error", "an expression of Spark's SQL"),
+        ("i +", "bad_argument", "Syntax error", "an expression in Spark's SQL"),
         ("", "bad_argument", "empty statement", "an expression of Spark's SQL"),
         ("nosuch(i)", "bad_argument", "`nosuch`", "an expression of Spark's SQL"),
-        (object(), "bad_argument", "object is no value for a column", "a plain value of Python"),
+        (object(), "bad_argument", "object is no value for a column", "a plain Python value"),
         ({"a": 1}, "bad_argument", "Literal for", "a plain value of Python"),
         ("i DIV (i - i)", "bad_data", "Division by zero", "divided by zero"),
         ("i + 2147483647", "bad_data", "overflow", "too large"),
@@ -480,7 +480,7 @@ def test_rows_that_are_written_are_counted(lake: SparkCatalog, monkeypatch: pyte
                 "where_match",
                 lambda *given, others=broken: msgspec.structs.replace(match(*given), others=others),
             )
-            with pytest.raises(Corrupt, match="were written anew") as lost:
+            with pytest.raises(Corrupt, match="were rewritten") as lost:
                 lake.delete("s.n", "id = 1", mode="rewrite")
         assert lost.value.kind == "corrupt_manifest"
     assert lake.catalog.version() == head

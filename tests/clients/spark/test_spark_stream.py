@@ -257,8 +257,8 @@ def test_streams_and_sinks_are_refused_at_once(
     for frame, says in [
         (stream.withColumn("x", f.lit(1)), "'x' is not in the table"),
         (stream.withColumn("id", f.col("name")), "'id' has type string"),
-        (lake.read("s.t"), "no stream"),
-        (rows(1), "DataFrame of Spark is needed"),
+        (lake.read("s.t"), "not a stream"),
+        (rows(1), "not a DataFrame of Spark"),
     ]:
         with pytest.raises(InvalidInput, match=says) as caught:
             lake.write_stream("s.t", frame, f"{tmp_path}/c")  # type: ignore[arg-type]

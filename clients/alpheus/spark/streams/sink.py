@@ -258,7 +258,7 @@ class StreamWriter(_Tasks, DataSourceStreamArrowWriter):
         queries = {message.query_id for message in written}
         if len(queries) != 1 or not all(queries):
             raise InvalidInput(
-                f"batch {batchId} does not say which query it is of, so it could not be recognised when it is repeated",
+                f"batch {batchId} does not say which query it belongs to, so its repetition could not be recognised",
                 kind="not_supported",
                 hint="write the stream with SparkCatalog.write_stream",
             )

@@ -1,4 +1,4 @@
-"""What an update sets: the expressions of a user, checked and computed as Spark's own UPDATE does."""
+"""What an update sets: a user's expressions, checked, and computed as by Spark's own UPDATE."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ SHOWN_MAX = 300
 
 
 def read_assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, SparkColumn]:
-    """By the columns' own names."""
+    """Return the assignments by the columns' own names. Raises InvalidInput."""
     if not isinstance(set, Mapping) or not set:
         raise InvalidInput(
-            f"set={set!r} says nothing", hint="""as in {"status": "'paid'", "total": "price * quantity"}"""
+            f"set={set!r} sets no column",
+            hint="""give columns and expressions, as in {"status": "'paid'", "total": "price * quantity"}""",
         )
     names = {column.name.lower(): column.name for column in columns}
     found: dict[str, SparkColumn] = {}
@@ -34,15 +35,13 @@ def read_assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[
         if own is None or own in found:
             raise InvalidInput(
                 f"set: column {name!r} is {'there twice' if own else 'not in the table'}",
-                hint=f"it has {', '.join(names.values())[:500]}; of a struct give the whole value",
+                hint=f"the table has {', '.join(names.values())[:500]}; set a struct as a whole",
             )
         found[own] = _column_expression(own, value)
     return found
 
 
-_EXAMPLE = (
-    """an expression of Spark's SQL, as in "n + 1" or "'paid'", a Spark column, or a plain value of Python"""
-)
+_EXAMPLE = """give an expression in Spark's SQL, as in "n + 1" or "'paid'", a Spark column, or a plain Python value"""
 
 
 def _column_expression(name: str, value: object) -> SparkColumn:
@@ -60,8 +59,8 @@ def _column_expression(name: str, value: object) -> SparkColumn:
 
 
 def _literal(value: object) -> SparkColumn:
-    """As Spark's own, but for dates and times: those go through Java's calendar there, which is another one before
-    1582, and times without a zone become moments in the zone of this process."""
+    """Return a literal as `f.lit` does, except for dates and times. `f.lit` converts these through Java's calendar,
+    which differs before 1582, and takes times without a zone for moments in the zone of this process."""
     if isinstance(value, list):
         return f.array(*[_literal(one) for one in value]) if value else f.lit(value)
     if not isinstance(value, date) or value != value:  # a datetime is a date; pandas has one that is none
@@ -76,10 +75,11 @@ def _literal(value: object) -> SparkColumn:
 def check_assignments(
     none: DataFrame, assigned: Mapping[str, SparkColumn], columns: Sequence[Column]
 ) -> None:
-    """`none`: a frame with the table's columns, which is not run.
+    """Raise InvalidInput that names the column of a bad expression. Nothing runs.
 
-    Raises InvalidInput naming the column for an expression that Spark does not understand, and for one that is not a
-    value of each row, computed of that row alone: in a projection it would give more rows, or fewer. Nothing runs."""
+    Bad are expressions that Spark does not understand, and those that are not one value per row, computed from that row
+    alone: in a projection they would return more rows, or fewer. `none` is a frame with the table's columns.
+    """
     first: Exception | None = None
     try:
         if not _find_beside_projections(
@@ -95,8 +95,8 @@ def check_assignments(
             raise _bad_expression(name, error, columns) from error
         if beside:
             raise InvalidInput(
-                f"set: column {name!r} is not computed of each row alone: it has {beside}",
-                hint=f"join or group rows into a DataFrame that gives each key its {name!r}, and merge it by key",
+                f"set: column {name!r} is not computed from each row alone: it has {beside}",
+                hint=f"join or group rows into a DataFrame that has {name!r} for each key, and merge it by key",
             )
     raise _bad_expression(", ".join(assigned), first, columns) from first
 
@@ -111,9 +111,9 @@ _BESIDE = {
 
 
 def _find_beside_projections(df: DataFrame) -> str:
-    """What Spark put under a projection of a leaf, or into it, and is no projection; empty: nothing."""
+    """Return what the plan contains besides projections of a leaf, or "" for nothing."""
     java = getattr(df, "_jdf", None)
-    if java is None:  # Spark Connect tells no plan: rows are counted when they are written
+    if java is None:  # Spark Connect does not expose plans; rows are counted when they are written
         _ = df.schema
         return ""
     node = java.queryExecution().analyzed()
@@ -131,18 +131,18 @@ def _bad_expression(name: str, error: Exception | None, columns: Sequence[Column
     hint = _EXAMPLE
     if "[UNRESOLVED_COLUMN" in str(error):
         hint = (
-            f"it has {', '.join(column.name for column in columns)[:500]}; text stands between single quotes,"
+            f"the table has {', '.join(column.name for column in columns)[:500]}; put text in single quotes,"
             """ as in "'paid'\""""
         )
     return InvalidInput(f"set: column {name!r}: {spark_reason(error)}", hint=hint)
 
 
 DATA_EXCEPTION = "22"
-"""How SQL states begin of values that cannot be computed: divided by zero, out of range, no number, no date."""
+"""The SQL states of values that cannot be computed begin with this: division by zero, out of range, not a number."""
 
 
 def spark_reason(error: Exception | None) -> str:
-    """Spark's own words, without its plan."""
+    """Return the first line of Spark's own message, without its plan."""
     lines = str(error).strip().splitlines()
     return re.sub(r" SQLSTATE: .*", "", lines[0])[:SHOWN_MAX] if lines else type(error).__name__
 
@@ -155,8 +155,8 @@ def name_columns(assigned: Mapping[str, SparkColumn]) -> str:
 def assign_columns(
     df: DataFrame, assigned: Mapping[str, SparkColumn], columns: Iterable[Column]
 ) -> DataFrame:
-    """Rows with new values. As Spark's own UPDATE does, a number becomes one of the column's type, and an error where
-    it does not fit there."""
+    """Return the rows with their new values. As in Spark's own UPDATE, numbers are cast to the column's type, and a
+    number that does not fit is an error."""
     changed = df.select(
         *[
             assigned[column.name].alias(column.name)
@@ -170,7 +170,7 @@ def assign_columns(
     for field in wanted.fields:
         have = changed.schema[field.name].dataType
         if (
-            is_strict  # else a number that does not fit would become another one
+            is_strict  # otherwise a number that does not fit would become another number
             and field.name in assigned
             and isinstance(have, t.NumericType)
             and isinstance(field.dataType, t.NumericType)

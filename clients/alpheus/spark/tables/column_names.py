@@ -1,9 +1,9 @@
-"""Files read under the names that their columns have in them.
+"""The names that columns have inside files, under which Spark has to read them.
 
-Spark finds columns by id. But it asks the statistics of a file by name, so that after a rename, or for a column with
-the name of one that was dropped, it would pass over rows; and where it reads some fields of a struct alone, it has lost
-the id of that, and takes one of another name for NULL. So a scan names columns as its files do, and its result is
-rename_columns.
+Spark finds columns by id, with two exceptions. It looks up a file's statistics by name. So after a rename, or for a
+column with the name of a dropped one, it would skip rows. And when it reads only some fields of a struct, it loses the
+struct's id, and reads a struct with another name as NULL. So a scan names columns as its files do, and its result is
+renamed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FILES_KEPT_MAX = 200
 
 
 class ColumnNames(msgspec.Struct, frozen=True):
-    """What columns are called in files of one schema. `taken`: all names, in lower case, by the id of the column that
-    has them in it; 0: of none."""
+    """The names of columns in files of one schema. `own` maps column ids to names. `taken` has all names in lower case,
+    by the id of the column that contains them; 0 stands for the top level."""
 
     own: dict[int, str] = {}
     taken: dict[int, set[str]] = {}
 
     def of(self, columns: Iterable[Column], parent: int = 0) -> tuple[Column, ...]:
-        """The columns as they are called there; those that are not there with names that no other has."""
+        """Return the columns under their names in the files. Columns that the files lack get unused names."""
         return tuple(
             msgspec.structs.replace(self._inside(column, column.id), name=self._name(column, parent))
             for column in columns
@@ -57,7 +57,7 @@ class ColumnNames(msgspec.Struct, frozen=True):
         )
 
     def add(self, fields: Iterable[pa.Field], parent: int = 0) -> None:
-        """Take in what a file has. List elements, keys and values are known by place alone."""
+        """Add the columns of a file. List elements, keys and values have no names of their own."""
         for field in fields:
             number = field_id(field)
             self.taken.setdefault(parent, set()).add(field.name.lower())
@@ -77,8 +77,8 @@ class ColumnNames(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=FILES_KEPT_MAX)
 def read_names(place: str, path: str) -> ColumnNames:
-    """Of the file at `place`, which never changes. FileNotFoundError; Corrupt (`corrupt_manifest`), which calls it
-    `path`."""
+    """Return the names in the file at `place`, which never changes. Raises FileNotFoundError, and Corrupt
+    (`corrupt_manifest`), which calls the file `path`."""
     names = ColumnNames({}, {})
     with open(place, "rb") as file:
         try:
@@ -89,7 +89,7 @@ def read_names(place: str, path: str) -> ColumnNames:
 
 
 def rename_columns(df: DataFrame, schema: t.StructType) -> list[SparkColumn]:
-    """The columns of a frame with the names of `schema`, which has the same ones, and with those in it."""
+    """Return the frame's columns under the names of `schema`, which has the same columns, names in structs included."""
     selected = []
     for have, want in zip(df.schema.fields, schema.fields, strict=True):
         column = f.col(quoted(have.name))

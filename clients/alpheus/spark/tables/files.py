@@ -1,13 +1,14 @@
 """A table's files as Spark sees them: scans of exact file lists, and writes into a transaction's own folder.
 
-Reading: Spark's own Parquet reader gets the paths that the catalog lists, never a folder. It takes paths for
-glob patterns and for undecoded text, so they are decoded and escaped. Without globs
-(`__globPaths__`) Spark would pass over a file that is missing; with them it fails.
+**Reading.** Spark's own Parquet reader gets the paths that the catalog lists, never a folder. Spark reads paths as glob
+patterns and as URL-encoded text, so they are decoded and escaped. Without globs (`__globPaths__`) Spark would skip a
+missing file; with them it fails.
 
-Writing: Spark writes Parquet under names of its own into a folder that nobody else writes to; what its commit
-protocol left there is what the job wrote, failed and repeated tasks included. Footers are read here, and only
-then does anything name the files. Rows of a partitioned table go by a digest of their partition, which is a column
-of no table: Hive's folders would tell a NULL from an empty text as little as a long one from another.
+**Writing.** Spark writes Parquet under its own file names into a folder that no other writer uses. The files that its
+commit protocol leaves there are the job's result, also after failed and repeated tasks. Their footers are read here,
+and only then does anything refer to the files. The rows of a partitioned table are distributed by a digest of their
+partition, a column that is not stored. Hive's folder names would not do: they do not distinguish NULL from an empty
+text, nor one long text from another.
 """
 
 from __future__ import annotations
@@ -54,56 +55,56 @@ from alpheus_journal.tables.partitions import apply_transform, value_of
 FOOTER_THREADS = 8
 
 REQUIRED_SETTINGS = {
-    # Columns go by id, so that a renamed one is found and none is mistaken for another.
+    # Columns are found by id, so that a renamed column is found and none is mistaken for another.
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
     "spark.sql.parquet.fieldId.write.enabled": "true",
-    # A struct of which a query asks no field that a file has is NULL where it is NULL, and nowhere else.
+    # A struct is NULL exactly where it is NULL, also if the file has none of the fields that a query reads.
     "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "false",
     # A missing or damaged file is an error, not fewer rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # Values as other readers take them.
+    # Values as other readers read them.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
-    # Filters reach Parquet as they are. By Java's older classes a day that its calendar left out (1582-10-05 to 14) is
-    # another one, and rows are passed over.
+    # Filters reach Parquet unchanged. Java's older classes change days that their calendar leaves out (1582-10-05 to
+    # 14), and then rows would be skipped.
     "spark.sql.datetime.java8API.enabled": "true",
-    # Names go without case, as tables refuse two columns that differ in it only.
+    # Names ignore case, as tables refuse two columns that differ only in case.
     "spark.sql.caseSensitive": "false",
 }
-"""What a session must be set to when a table is read or written, or rows would be silently wrong."""
+"""Settings that a session must have when a table is read or written. With others, rows would be silently wrong."""
 
 _PATH_FILTER = "mapreduce.input.pathFilter.class"
 
 SETTINGS = {
     **REQUIRED_SETTINGS,
-    # Beyond so many paths Spark lists them by a job of its own, one task a path.
+    # Above this number of paths Spark lists them in a job of its own, with one task a path.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
 
 _READ_OPTIONS = {
-    # Options of the scan outlive a change of the session between making a frame and running it.
+    # Options of the scan stay in force even if the session changes between making and running a frame.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
-    # Every file is named, so that folders tell nothing: no columns are looked for in their names.
+    # Every file is named, so folders mean nothing: Spark must not look for columns in their names.
     "recursiveFileLookup": "true",
 }
 _WRITE_OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # Of tasks that ran twice one counts, whatever became of the other: only version 1 moves files in at the end.
+    # When a task ran twice only one attempt counts: version 1 of the algorithm alone moves files in at the end.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "parquet.summary.metadata.level": "NONE",
-    # Files whose names begin otherwise may be taken for Hadoop's own marks.
+    # Files with other names may be taken for Hadoop's own marker files.
     "mapreduce.output.basename": "part",
-    # Bounds of longer values would make Parquet leave out the counts of NULLs with them.
+    # With bounds of longer values Parquet would leave out the counts of NULLs, too.
     "parquet.statistics.truncate.length": str(BOUND_CODE_POINTS_MAX * 4),
 }
 _LOCAL_WRITE_OPTIONS = {
-    # Without it Hadoop writes a hidden checksum file beside each file: twice the files to sync, and after a
+    # Other file systems of Hadoop write a hidden checksum file beside each file: twice the files to sync, and after a
     # power cut a torn checksum hides good data.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
@@ -111,7 +112,7 @@ _LOCAL_WRITE_OPTIONS = {
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write left on storage, durable and not yet visible. No segment when there were no rows."""
+    """What a write stored: durable, and not visible yet. Without rows there is no segment."""
 
     segments: tuple[Segment, ...]
     rows: int
@@ -127,8 +128,8 @@ def set_up(spark: SparkSession) -> None:
 
 
 def check_session(spark: SparkSession) -> None:
-    """InvalidInput (`bad_configuration`) naming a setting that was changed since `set_up`, or a session that
-    never was set up."""
+    """Raise InvalidInput (`bad_configuration`) that names a setting which was changed since `set_up`, or was never
+    made."""
     for name, value in REQUIRED_SETTINGS.items():
         found = spark.conf.get(name)
         if found is None or found.lower() != value.lower():
@@ -136,17 +137,17 @@ def check_session(spark: SparkSession) -> None:
                 f"the Spark session has {name}={found or '(unset)'}, which would read or write wrong values;"
                 f" it must be {value}",
                 kind="bad_configuration",
-                hint="set it back, or make a SparkCatalog of this session",
+                hint="set it back, or make a SparkCatalog with this session",
             )
     found = spark.conf.get(_PATH_FILTER, None)
-    context = getattr(spark, "_jsc", None)  # Spark Connect tells none of Hadoop's settings
+    context = getattr(spark, "_jsc", None)  # Spark Connect does not expose Hadoop's settings
     if found is None and context is not None:
         found = context.hadoopConfiguration().get(_PATH_FILTER)
     if found is not None:
         raise InvalidInput(
             f"the Spark session has {_PATH_FILTER}={found}, which may leave out files of a table",
             kind="bad_configuration",
-            hint="unset it, in spark.conf and in Hadoop's configuration; where others need it, use another session",
+            hint="unset it in spark.conf and in Hadoop's configuration; if other code needs it, use another session",
         )
 
 
@@ -154,11 +155,11 @@ _GLOB = frozenset("*?[]{}\\,^")
 
 
 def hadoop_path(storage: Storage, path: str, *, glob: bool) -> str:
-    """The file or folder as Spark takes it: decoded, and with `glob` escaped for its pattern matching."""
+    """Return the file or folder as Spark takes it: decoded, and with `glob` escaped for Spark's pattern matching."""
     scheme, _, rest = storage.uri(path).partition("://")
     if scheme != "file":
         raise InvalidInput(
-            f"the catalog's data lies in {storage.url}, and this release knows Spark's way to file:// only",
+            f"the catalog's data is stored in {storage.url}, and this release reads only file:// through Spark",
             kind="not_supported",
         )
     plain = unquote(rest)
@@ -179,12 +180,12 @@ _DATA_PATH = re.compile(r"data(?:/[0-9a-f-]{36}){3}/[^/\s]+?\.parquet")
 
 
 def find_missing(storage: Storage, told: str) -> str:
-    """Which file of this storage an error of Spark says is gone; "": none, or one of something else."""
+    """Return the file of this storage that an error of Spark calls missing, or "" if there is none."""
     begin = _NOT_THERE.search(told)
     found = _DATA_PATH.search(told, begin.end()) if begin is not None else None
     if found is None:
         return ""
-    # Spark says it as a pattern, or as a URL.
+    # Spark prints the path as a pattern, or as a URL.
     place = _local_path(storage, found[0])
     return found[0] if place in told.replace("\\", "") or place in unquote(told) else ""
 
@@ -197,15 +198,15 @@ def scan(
     *,
     label: str = "",
 ) -> DataFrame:
-    """The rows of exactly these files, no pruning: Spark prunes by its own filters when the frame runs, but not by
-    floats that may be NaN or zero (`schemas.adapt_scan`).
+    """Return the rows of exactly these files. Nothing is pruned here. When the frame runs, Spark prunes by its own
+    filters, but not by floats that may be NaN or zero (`schemas.adapt_scan`).
 
-    `label`: of one more column, with the path of each row's file. Damaged when it is made if a file is missing, is a
-    folder or has another size; where one changes later, it fails when it runs, with errors of Spark
+    `label` names one more column, with the path of each row's file. Raises Damaged if a file is missing, is a folder or
+    has another size. If a file changes later, the frame fails when it runs, with Spark's errors
     (`lake.name_missing_files`).
 
-    There is a projection above each relation of files. A view of the bare relation of one file is a place to write to:
-    `INSERT OVERWRITE` would delete that file. Of a projection Spark says so before it touches anything.
+    There is a projection above each relation of files. Spark could write to a view of a bare relation: `INSERT
+    OVERWRITE` would delete the file. It refuses to write to a projection before it touches anything.
     """
     files = tuple(files)
     check_files(storage, files)
@@ -214,13 +215,13 @@ def scan(
     inside = leaf_paths(columns)
     floats = [column for column in walk_columns(columns) if column.type in FLOATS and column.id in inside]
     schema = spark_schema(columns, nullable=True)
-    # By the columns with a default that their files lack, and the names in them.
-    groups: dict[tuple[tuple[int, ...], int], tuple[list[str], set[int]]] = {}  # paths, unsure floats
-    variants = [tuple(columns)]
-    known: dict[int | None, int] = {}  # by schema: which of the variants
+    # (columns with a default that the files lack, number of the variant) → (paths, floats that may be NaN or zero)
+    groups: dict[tuple[tuple[int, ...], int], tuple[list[str], set[int]]] = {}
+    variants = [tuple(columns)]  # the columns as files name them
+    known: dict[int | None, int] = {}  # schema id → number of the variant
     root = ""
     for file in files:
-        # Paths of data files have nothing to escape or to decode.
+        # Only the root needs escaping and decoding; paths of data files below it do not.
         root = root or hadoop_path(storage, file.path, glob=True).removesuffix(file.path)
         if file.schema_id not in known:
             named = _names_in(storage, file).of(columns)
@@ -238,7 +239,9 @@ def scan(
         selected: list[SparkColumn | str] = [*rename_columns(df, schema)] if variant else ["*"]
         if label:
             # The last five parts of a file's address are its path below the prefix.
-            place = df.metadataColumn("_metadata").getField("file_path")  # a column may be called so, too
+            place = df.metadataColumn("_metadata").getField(
+                "file_path"
+            )  # `_metadata` may also be a table's column
             selected.append(f.substring_index(place, "/", -5).alias(label))
         df = df.select(*selected)
         frames.append(adapt_scan(df, labelled, absent, unsure) if absent or unsure else df)
@@ -248,7 +251,7 @@ def scan(
 
 
 class Damaged(Corrupt):
-    """A file that is not the one that was committed: `lake.name_missing_files` says what it is of."""
+    """A file is not the one that was committed. `lake.name_missing_files` adds which table and segment list it."""
 
     def __init__(self, file: DataFile, reason: str) -> None:
         told = damaged_file(file, reason)
@@ -258,14 +261,14 @@ class Damaged(Corrupt):
 
 
 def check_files(storage: Storage, files: Iterable[DataFile]) -> None:
-    """Damaged for the first of the files that is missing, a folder, or of another size than was committed."""
+    """Raise Damaged for the first file that is missing, is a folder, or has another size than was committed."""
     found = find_wrong_on_disk(storage, files)
     if found is not None:
         raise Damaged(*found)
 
 
 def _may_hold_nan_or_zero(file: DataFile, column: Column) -> bool:
-    """Whether a file may have NaN or a zero among the floats of a column."""
+    """Return whether a file may contain NaN or zero among the floats of a column."""
     number = column.id
     low, high = file.lower_bounds.get(number), file.upper_bounds.get(number)
     if number not in file.value_counts:
@@ -282,17 +285,17 @@ def _names_in(storage: Storage, file: DataFile) -> ColumnNames:
     try:
         return read_names(_local_path(storage, file.path), file.path)
     except FileNotFoundError:
-        return ColumnNames()  # Spark is about to find that out
+        return ColumnNames()  # Spark will find that the file is missing
 
 
 def _parquet(reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
-    """`reader.parquet(*paths)` with one call of the JVM. PySpark makes one a path: of 10,000 that takes a second, and
-    several where other programs are busy."""
+    """Return `reader.parquet(*paths)`, with one call of the JVM. PySpark makes a call per path, which takes a second
+    for 10,000 paths, and several on a busy machine."""
     java = getattr(reader, "_jreader", None)
-    if java is None:  # Spark Connect: all are in one message
+    if java is None:  # Spark Connect sends all paths in one message
         return reader.parquet(*paths)
     jvm = reader._spark._jvm
-    assert jvm is not None, "a session without Connect has one"
+    assert jvm is not None, "only a session of Spark Connect has no JVM"
     return reader._df(java.parquet(jvm.java.util.regex.Pattern.compile("\0").split("\0".join(paths))))
 
 
@@ -300,16 +303,16 @@ def _parquet(reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:
 
 
 def check_frame(df: object) -> None:
-    """Raises InvalidInput (`bad_data`) for what is no data frame of Spark."""
+    """Raise InvalidInput (`bad_data`) unless `df` is a DataFrame of Spark."""
     if isinstance(df, DataFrame):
         return
     kind = type(df)
     package = kind.__module__.partition(".")[0]
-    hint = "make one of it by spark.createDataFrame(...)"
+    hint = "convert it with spark.createDataFrame(...)"
     if package in ("builtins", "pandas", "polars", "pyarrow"):
-        hint += ", or give it to the library: lake.catalog"
+        hint += ", or write it without Spark, by the same verb of lake.catalog"
     raise InvalidInput(
-        f"a DataFrame of Spark is needed, not {package + '.' if package != 'builtins' else ''}{kind.__name__}",
+        f"{package + '.' if package != 'builtins' else ''}{kind.__name__} is not a DataFrame of Spark",
         kind="bad_data",
         hint=hint,
     )
@@ -318,11 +321,11 @@ def check_frame(df: object) -> None:
 def stage(
     df: DataFrame, storage: Storage, lists: FileLists, table: TableDef, *, transaction_id: str
 ) -> Staged:
-    """Run `df`, once, and leave its rows on storage as files of the table, durable, listed in one segment: each in
-    one partition, and in the table's order.
+    """Run `df` once, and store its rows as durable files of the table, listed in one segment. Each file holds rows of
+    one partition, in the table's order.
 
-    Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fit_frame`), and
-    after it when a required column holds NULLs. Files of a write that failed are left to collection.
+    Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fit_frame`), and afterwards
+    when a required column contains NULLs. Files of a failed write are left to garbage collection.
     """
     check_session(df.sparkSession)
     found = write(fit_frame(df, table.columns), storage, table, table.columns, transaction_id=transaction_id)
@@ -339,10 +342,12 @@ def write(
     is_arranged: bool = True,
     by: str = "",
 ) -> list[DataFile]:
-    """Run a frame that has exactly `columns` (`schemas.fit_frame`) into files of a transaction. Nothing is durable yet.
+    """Run a frame that has exactly `columns` (`schemas.fit_frame`) into files of a transaction, not yet durable.
 
-    `is_arranged`: each file in one partition and in the table's order. `by`: one more column of the frame, which is not
-    written: a file has the rows of one of its values, which lie in one partition.
+    - `is_arranged`: each file holds rows of one partition, in the table's order.
+    - `by`: one more column of the frame, which is not written. Each file holds the rows of one of its values, which
+      must
+      be in one partition.
     """
     folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
     options = dict(_WRITE_OPTIONS)
@@ -356,7 +361,7 @@ def write(
         keys = [by]
     elif is_arranged and table.partition_spec:
         key = free_name("alpheus_partition", columns)
-        # Rows of a partition together, in pieces of a good size: Spark's adaptive execution sees to that.
+        # Spark's adaptive execution brings the rows of a partition together, in pieces of a good size.
         ready = ready.withColumn(key, partition_key(table.partition_spec, columns)).hint("rebalance", key)
         keys = [key]
     if keys or order:
@@ -368,7 +373,7 @@ def write(
         wrong = NOT_UTF8.search(str(error))
         if wrong is None:
             raise
-        hint = "make_valid_utf8(text) puts a mark where it is wrong; decode(bytes, 'ISO-8859-1') reads another encoding"
+        hint = "use make_valid_utf8(text) to mark invalid places, or decode(bytes, 'ISO-8859-1') for another encoding"
         raise InvalidInput(wrong[0], kind="bad_data", hint=hint) from error
     found = _harvest(storage, table, columns, folder)
     if not is_arranged:
@@ -384,7 +389,7 @@ def write(
 
 
 def list_in_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Staged:
-    """Files made durable and listed in a segment."""
+    """Make files durable, and list them in a segment."""
     if not found:
         return Staged(segments=(), rows=0)
     run(storage.make_durable([file.path for file in found]))
@@ -393,7 +398,7 @@ def list_in_segment(storage: Storage, lists: FileLists, table: TableDef, found: 
 
 
 def put_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Segment:
-    """A manifest segment that lists these files."""
+    """Store and return a manifest segment that lists these files."""
     path = fmt.manifest_path(table.id, RandomIdentities().uuid7())
     content, segment = segment_of(found, path=path, table_id=table.id, schema_id=table.schema_id)
     run(storage.put(path, content))
@@ -402,15 +407,18 @@ def put_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequ
 
 
 def free_name(name: str, columns: Sequence[Column]) -> str:
-    """A name that no column has."""
+    """Return `name`, extended until no column has it."""
     while any(column.name.lower() == name for column in columns):
         name += "_"
     return name
 
 
 def _harvest(storage: Storage, table: TableDef, columns: tuple[Column, ...], folder: str) -> list[DataFile]:
-    """The files of a finished write, from their footers. Those that Spark put into folders by partition move out of
-    them. Spark writes a file without rows for a frame without rows; those are removed."""
+    """Return the files of a finished write, from their footers.
+
+    Files in Spark's partition folders are moved out of them. For a frame without rows Spark writes a file without rows;
+    such files are deleted.
+    """
     found = sorted(run(_list_folder(storage, folder)), key=lambda info: info.path)
     with ThreadPoolExecutor(FOOTER_THREADS, thread_name_prefix="alpheus-footers") as pool:
         flat = list(pool.map(lambda info: _move_out(storage, folder, *info), enumerate(found)))
@@ -428,13 +436,14 @@ async def _list_folder(storage: Storage, folder: str) -> list[ObjectInfo]:
     return [
         info
         async for info in storage.list(folder)
-        # Names that Hadoop's tools hide: their own marks and checksums.
+        # Hadoop's tools hide such names, those of their own markers and checksums.
         if not info.path.removeprefix(folder).startswith((".", "_"))
     ]
 
 
 def _move_out(storage: Storage, folder: str, number: int, info: ObjectInfo) -> ObjectInfo:
-    """A file where data files lie: right below the write's own folder. Names repeat in Spark's folders."""
+    """Move a file to where data files are stored: directly below the write's folder. It gets a new name, because names
+    repeat in Spark's folders."""
     if "/" not in info.path.removeprefix(folder):
         return info
     path = f"{folder}part-{number:05d}.parquet"
@@ -466,11 +475,11 @@ def _read_data_file(
         reason = error.message.removeprefix(f"data file {info.path[:300]}: ")
         if not reason.startswith("column ") or " is required, but " not in reason:
             raise
-        # Of the frame, not of a file that nobody else sees.
+        # The error is the frame's: the user never sees the file.
         hint = (
             error.hint
             if "does not rule out" in reason
-            else "give it a value in every row: coalesce, or a filter"
+            else "give the column a value in every row, with coalesce or a filter"
         )
         raise InvalidInput(reason, kind=error.kind, hint=hint) from None
 
@@ -478,7 +487,7 @@ def _read_data_file(
 def _partition_of(
     storage: Storage, spec: Sequence[PartitionField], columns: Sequence[Column], file: DataFile
 ) -> dict[int, bytes | None]:
-    """The one value of each key in a file that has one."""
+    """Return the value of each partition key in a file. The file has one value of each."""
     by_id = {column.id: column for column in columns}
     return {field.column_id: _partition_value(storage, field, by_id[field.column_id], file) for field in spec}
 
@@ -491,9 +500,9 @@ def _partition_value(storage: Storage, field: PartitionField, column: Column, fi
         first, last = decode_bound(column, low), decode_bound(column, high)
         if apply_transform(field, column, first) == apply_transform(field, column, last):
             return value_of(field, column, first)
-    # Bounds of long values are cut.
+    # Bounds of long values are truncated, so read the value from the file.
     with pq.ParquetFile(_local_path(storage, file.path)) as parquet:
         rows = next(parquet.iter_batches(batch_size=1, columns=[column.name]))
     value = rows.column(0)[0].as_py()
-    assert value is None or isinstance(value, str | bytes), "other values have bounds"
+    assert value is None or isinstance(value, str | bytes), "only texts and bytes can lack exact bounds"
     return None if value is None else encode_bound(column, value)

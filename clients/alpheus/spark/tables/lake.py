@@ -1,4 +1,4 @@
-"""`Lake`: a Spark session, a catalog and where its data is stored. Feeds, readers and transactions need no more."""
+"""`Lake`: a Spark session, a catalog and its storage. Feeds, readers and transactions need nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from alpheus_journal.tables.data_file import DataFile
 
 
 class Lake:
-    """The native tables of a catalog as Spark reaches them. `lists`: the files of their manifest segments."""
+    """What Spark needs to reach the native tables of a catalog. `lists` holds the files of their manifest segments."""
 
     spark: SparkSession
     catalog: Catalog
@@ -40,7 +40,7 @@ class Lake:
         where: Where | None = None,
         made: Made | None = None,
     ) -> DataFrame:
-        """The rows of a table as `table` defines it. `made`: see `FileLists.of`."""
+        """Return the rows of a table as `table` defines it. `made`: see `FileLists.of`."""
         require_native(table)
         wanted = None if columns is None else choose_columns(table, words("columns", columns))
         files.check_session(self.spark)
@@ -49,20 +49,21 @@ class Lake:
 
 
 def require_native(table: TableDef) -> TableDef:
-    """InvalidInput (`not_native`) for a table that only Iceberg reads."""
+    """Return the table. Raises InvalidInput (`not_native`) for an Iceberg table."""
     if not table.native:
         raise InvalidInput(
-            "an Iceberg table is read through Iceberg",
+            "the table is an Iceberg table",
             kind="not_native",
-            hint=f"its metadata: {table.iceberg_metadata_location}",
+            hint=f"read it through Iceberg, with the metadata {table.iceberg_metadata_location}",
         )
     return table
 
 
 @contextmanager
 def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> Iterator[None]:
-    """Where a data file is gone, or is another one, Corrupt (`corrupt_manifest`) names it, and the segment that
-    lists it. `table`: the one that it is most likely of, which is then named."""
+    """Raise Corrupt (`corrupt_manifest`) where a data file is missing or was replaced, with the file and the segment
+    that lists it. `table` returns the table that the file probably belongs to; if it does, the error names that
+    table."""
     try:
         yield
     except Damaged as error:
@@ -79,7 +80,7 @@ def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> 
 
 
 def _name_of(table: Callable[[], Table] | None, path: str) -> str:
-    """The full name of the table if the file is one of its files, else ""."""
+    """Return the table's full name if the file belongs to it, else ""."""
     try:
         found = None if table is None else table()
     except AlpheusError:

@@ -1,4 +1,4 @@
-"""Merging a DataFrame into a table by key: rows that match are updated or deleted, the others inserted."""
+"""Merges a DataFrame into a table by key: rows that match are updated or deleted, all others are inserted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def merge(
 
 
 class _Merge:
-    """A merge of data that lies in files."""
+    """A merge of rows that were written to files."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class _Merge:
         return [quoted(key.name) for key in self._keys]
 
     def _with_key(self) -> DataFrame:
-        """The rows of the source that have a key: in no part of it NULL."""
+        """Return the rows of the source that have a key, with no NULL in any part of it."""
         return self._source.where(" AND ".join(f"{name} IS NOT NULL" for name in self._names()))
 
     def _count_keys(self) -> int:
-        """How many keys there are. Raises InvalidInput naming one that is there twice."""
+        """Return the number of keys. Raises InvalidInput that names a duplicate key."""
         grouped = self._with_key().groupBy(*self._names()).agg(f.count(f.lit(1)).alias(_COUNT))
         [(count, twice)] = grouped.agg(
             f.count(f.lit(1)), f.max(f.when(f.col(_COUNT) > 1, f.struct(*self._names())))
@@ -106,7 +106,7 @@ class _Merge:
             raise InvalidInput(
                 f"the key {key} is there twice in the data to merge",
                 kind="bad_data",
-                hint="leave one row of each key, the newest for example",
+                hint="keep one row of each key, for example the newest",
             )
         return int(count)
 
@@ -129,7 +129,8 @@ class _Merge:
         return functools.reduce(lambda one, other: one & other, same)
 
     def _predicates(self, count: int) -> tuple[Predicate | None, Predicate]:
-        """TRUE of exactly the rows with a key of the source, if that is small; TRUE of those and maybe others."""
+        """Return (exact, sought): predicates that are TRUE for the rows with a key of the source. `sought` may be TRUE
+        for others, too. `exact` is None when it would be too large to store."""
         if not count:
             return FALSE, FALSE
         names = self._names()
@@ -153,7 +154,7 @@ class _Merge:
     # -- rows
 
     def _updated_rows(self, hits: Hits) -> DataFrame:
-        """What rows that match become: with the values of the source where it has the column."""
+        """Return the rows that match, with the source's values in the columns that the source has."""
         source = self._with_key().select(
             *[
                 f.col(quoted(column.name)).alias(f"{_GIVEN}{place}")
@@ -172,7 +173,7 @@ class _Merge:
         )
 
     def _inserted_rows(self, hits: Hits) -> DataFrame:
-        """Rows of the source that match none; columns that it lacks take their default."""
+        """Return the rows of the source that match no row. Columns that the source lacks get their default later."""
         if not hits.files:
             return self._source
         old = self._rows.visible(hits.files).select(
@@ -187,7 +188,7 @@ def _one(key: Column, table: pa.Table, name: str) -> object:
 
 
 def _exact(keys: Sequence[Column], found: Sequence[Sequence[object]]) -> Predicate:
-    """TRUE of the rows whose key is one of these; `found`: values of each part."""
+    """Return a predicate that is TRUE for rows with one of the keys. `found` has the values of each part of the key."""
     if len(keys) == 1:
         return one_of(keys[0], found[0])
     varying = [place for place, values in enumerate(found) if len(set(map(repr, values))) > 1]
@@ -207,7 +208,7 @@ def _exact(keys: Sequence[Column], found: Sequence[Sequence[object]]) -> Predica
 
 
 def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The table's columns that the data has."""
+    """Return the table's columns that the data has."""
     by_name = {column.name.lower(): column for column in columns}
     found: list[Column] = []
     for name in df.columns:
@@ -216,7 +217,7 @@ def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ..
             raise InvalidInput(
                 f"column {name!r} is {'there twice' if column else 'not in the table'}",
                 kind="bad_data",
-                hint=f"it has {', '.join(column.name for column in columns)[:500]}",
+                hint=f"the table has {', '.join(column.name for column in columns)[:500]}",
             )
         found.append(column)
     return tuple(found)
@@ -225,18 +226,22 @@ def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ..
 def _key_columns(on: Sequence[str], columns: Sequence[Column], given: Sequence[Column]) -> tuple[Column, ...]:
     by_name = {column.name.lower(): column for column in columns}
     if not on or len({name.lower() for name in on}) != len(on):
-        raise InvalidInput(f"on={list(on)!r} names no key, or one twice", hint='as in on=["id"]')
+        raise InvalidInput(
+            f"on={list(on)!r} names no column, or a column twice",
+            hint='name each key column once, as in on=["id"]',
+        )
     for name in on:
         column = by_name.get(name.lower())
         if column is None:
             raise InvalidInput(
-                f"the key {name!r} is no column of the table", hint=f"it has {', '.join(by_name)[:500]}"
+                f"the key {name!r} is not a column of the table",
+                hint=f"the table has {', '.join(by_name)[:500]}",
             )
         if column.children():
             raise InvalidInput(
-                f"the key {name!r} is of type {type_text(column)}, which is not compared",
-                hint="keys are top-level columns of simple types",
+                f"the key {name!r} is of type {type_text(column)}, which cannot be compared",
+                hint="use top-level columns of simple types as keys",
             )
         if column not in given:
-            raise InvalidInput(f"the data to merge lacks the key {name!r}", kind="bad_data")
+            raise InvalidInput(f"the data to merge lacks the key column {name!r}", kind="bad_data")
     return tuple(by_name[name.lower()] for name in on)

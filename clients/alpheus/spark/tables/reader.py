@@ -18,11 +18,12 @@ from alpheus_journal.errors import InvalidInput
 
 
 class PinnedReader(Closing):
-    """The catalog at one version: two reads of it never see two versions.
+    """The catalog at one version: all reads see the same version.
 
-    It holds a lease where the storage can be written: until `close` what the version needs is not collected, though
-    the version itself may expire. A reader that stood still for longer than its lease raises Expired
-    (`lease_expired`); a frame of it then fails when it runs and files are gone, and never gives other rows.
+    The reader holds a lease where the storage can be written. Until `close`, files that the version needs are not
+    collected, though the version itself may expire. If the process was suspended for longer than the lease, the reader
+    raises Expired (`lease_expired`), and a frame of it fails when it runs and files have been deleted. It never returns
+    other rows.
     """
 
     def __init__(self, lake: Lake, snapshot: Snapshot) -> None:
@@ -37,28 +38,31 @@ class PinnedReader(Closing):
 
     @property
     def is_leased(self) -> bool:
-        """Whether it holds a lease, run out or not."""
+        """Whether the reader took a lease, expired or not."""
         return self._snapshot.is_leased
 
     def has_lost_lease(self) -> bool:
-        """Whether it held a lease that ran out; see `alpheus.Snapshot.has_lost_lease`."""
+        """Return whether the reader's lease expired; see `alpheus.Snapshot.has_lost_lease`."""
         return self._snapshot.has_lost_lease()
 
     def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """As `SparkCatalog.read`, at this version."""
+        """Return what `SparkCatalog.read` does, at this version."""
         [table] = self._load([name])
         with name_missing_files(self._lake, lambda: table):
             return self._lake.frame(table.definition, columns, where)
 
     def temp_views(self, pattern: str, where: Where | None = None) -> list[str]:
-        """A temporary view of each native table whose full name matches ("sales.*", `*` and `?` only), named
-        as the table without its namespace: of the rows where `where` is TRUE. Returns the names. `close` drops them.
+        """Make a temporary view of each native table whose full name matches, and return the names of the views.
 
-        InvalidInput, and nothing is made, when two tables would share a name.
+        `pattern` takes `*` and `?`, as in "sales.*". A view has the table's name without its namespace, and the rows
+        for which `where` is TRUE. `close` drops the views. When two tables would share a view's name, this raises
+        InvalidInput and makes no view.
         """
         namespace, dot, table = pattern.rpartition(".")
         if not dot:
-            raise InvalidInput(f"{pattern!r} has no namespace", kind="bad_name", hint='for example "sales.*"')
+            raise InvalidInput(
+                f"{pattern!r} has no namespace", kind="bad_name", hint='give one, for example "sales.*"'
+            )
         self._check_open()
         names = [
             (found.namespace, found.name)
@@ -74,7 +78,7 @@ class PinnedReader(Closing):
             other = tables.setdefault(found.name.lower(), found)
             if other is not found:
                 raise InvalidInput(
-                    f"{other.full_name} and {found.full_name} would be one view",
+                    f"{other.full_name} and {found.full_name} would both be the view {found.name}",
                     kind="bad_name",
                     hint="name one namespace, or use read",
                 )
@@ -88,8 +92,8 @@ class PinnedReader(Closing):
         self._views.append(table.name)
 
     def close(self) -> None:
-        """Drop the views and give the lease up; further reads are refused. DataFrames taken before stay as they are,
-        for as long as the version is kept. Idempotent."""
+        """Drop the views, give up the lease, and refuse further reads. DataFrames made before keep working as long as
+        the version is kept. Idempotent."""
         self._closed = True
         try:
             while self._views:
@@ -103,7 +107,7 @@ class PinnedReader(Closing):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidInput(f"the reader of version {self.version} was closed", hint="make a new one")
+            raise InvalidInput(f"the reader of version {self.version} was closed", hint="open a new reader")
 
 
 def _plain_brackets(pattern: str) -> str:

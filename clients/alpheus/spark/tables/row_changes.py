@@ -1,8 +1,8 @@
 """Changing rows of a native table by Spark: the verbs, and the one operation that says so (FORMAT.md, "Changing rows").
 
-As in `alpheus.transactions.row_changes` rows go by a delete predicate, or by writing their files anew without them.
-Whatever frame a user gives is run once, into files; all that follows is read from those and from files of the table,
-which do not change. So a frame that would give other rows the second time tears nothing.
+As in `alpheus.transactions.row_changes`, rows are removed by a delete predicate, or by rewriting their files without
+them. A user's frame is run once, into files. All later steps read these files and files of the table, which do not
+change. So a frame that returns other rows each time it runs does no harm.
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ Select = Callable[[DataFrame], DataFrame]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of a table a verb changes. `sought`: TRUE of them, and maybe of others; None: unknown. `chosen`,
-    `others`: of a frame with the table's columns the rows that change, and those that do not. `predicate`: TRUE of
-    exactly those that change; None: none can be stored."""
+    """Which rows of a table a verb changes.
+
+    - `sought`: a predicate that is TRUE for these rows, and maybe for others. None means unknown.
+    - `chosen`, `others`: filter a frame with the table's columns for the rows that change, and for those that do not.
+    - `predicate`: TRUE for exactly the rows that change. None means that no such predicate can be stored.
+    """
 
     sought: Predicate | None
     chosen: Select
@@ -68,8 +71,8 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hits(msgspec.Struct, frozen=True, kw_only=True):
-    """The files with rows that change. `whole`: all of them, which the statistics tell; `partial`: some or all, with
-    their number."""
+    """The files with rows that change. In files of `whole` all rows change, as their statistics tell. In files of
+    `partial` the given number of rows changes, which may be all."""
 
     whole: tuple[PlannedFile, ...] = ()
     partial: tuple[tuple[PlannedFile, int], ...] = ()
@@ -80,17 +83,17 @@ class Hits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """Rows that change."""
+        """The number of rows that change."""
         return sum(each.file.row_count for each in self.whole) + self.rows_partial
 
     @property
     def rows_partial(self) -> int:
-        """Rows that change in files that are hit in part."""
+        """The number of rows that change in the files of `partial`."""
         return sum(changing for _, changing in self.partial)
 
 
 class Rows:
-    """The rows of one table, as a transaction sees them, about to change."""
+    """The rows of one table, as a transaction sees them, for verbs that change them."""
 
     def __init__(self, lake: Lake, tx: Transaction, name: Name) -> None:
         self._lake = lake
@@ -98,7 +101,9 @@ class Rows:
         self._name = parse_name(Kind.TABLE, name)
         self.table: TableDef = tx.load_table(name).definition
         if not self.table.native:
-            raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
+            raise InvalidInput(
+                "the table is an Iceberg table", kind="not_native", hint="write it through Iceberg"
+            )
         files.check_session(lake.spark)
         found = lake.lists.with_sequences(self.table.id, self.table.segments, core_of(tx).overlay.segment)
         places = (segment for segment in self.table.segments for _ in range(segment.file_count))
@@ -114,11 +119,11 @@ class Rows:
         return scan.visible_rows(self._lake.spark, self._lake.storage, self.table, chosen, label)
 
     def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
-        """Rows of files that were just written."""
+        """Return the rows of files that were just written."""
         return files.scan(self._lake.spark, self._lake.storage, columns or self.table.columns, found)
 
     def find_hits(self, match: Match) -> Hits:
-        """Runs one query, over files of which statistics do not tell."""
+        """Find the files with rows that change. Runs one query, over the files whose statistics do not decide."""
         planned = self.plan(match.sought)
         by_predicate = match.predicate is not None and match.predicate is match.sought
         whole: list[PlannedFile] = []
@@ -160,9 +165,9 @@ class Rows:
         files.delete(self._lake.storage, [file.path for file in found])
 
     def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]], rows: int) -> tuple[Segment, ...]:
-        """Change files, for feeds. `rows`: how many the parts have."""
+        """Write change files, for feeds. `rows` is the number of rows in all parts."""
         if any(column.name.lower() == CHANGE_TYPE.name for column in self.table.columns):
-            return ()  # a feed of such a table cannot be read either
+            return ()  # such a table has no readable feed
         labelled = [df.withColumn(CHANGE_TYPE.name, f.lit(kind)) for df, kind in parts]
         both = functools.reduce(DataFrame.unionByName, labelled)
         found = self.write_aside(both, (*self.table.columns, CHANGE_TYPE))
@@ -170,7 +175,7 @@ class Rows:
         return files.list_in_segment(self._lake.storage, self._lake.lists, self.table, found).segments
 
     def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
-        """Whether files that are hit in part are written anew."""
+        """Return whether the files of `hits.partial` are rewritten."""
         return bool(hits.partial) and is_rewritten(
             how,
             match.predicate,
@@ -189,8 +194,11 @@ class Rows:
         went: str,
         came: Sequence[tuple[Staged, str]] = (),
     ) -> None:
-        """The operation, if there is anything to do. `came`: new rows, and what a feed calls them; `went`: what it
-        calls the old ones."""
+        """Record the operation, if there is anything to do.
+
+        `came` has new rows, each with the change type that a feed gives them. `went` is the change type of the old
+        rows.
+        """
         came = [(staged, kind) for staged, kind in came if staged.segments]
         if not came and not hits.files:
             return
@@ -198,7 +206,7 @@ class Rows:
         rewrites = self.is_rewritten(how, match, hits)
         partial = [each for each, _ in hits.partial]
         changes: tuple[Segment, ...] = ()
-        if rewrites or (hits.files and mode is ChangeMode.MERGE):  # of others the feed tells by the predicate
+        if rewrites or (hits.files and mode is ChangeMode.MERGE):  # otherwise a feed uses the predicate
             changes = self._stage_changes(
                 [
                     (match.chosen(self.visible(hits.files)), went),
@@ -227,7 +235,7 @@ class Rows:
         )
 
     def compact(self, bins: Sequence[Sequence[ListedFile]]) -> None:
-        """The rows of the files of each bin in others, one where they are no more than a file should have."""
+        """Rewrite the files of each bin together: into one file, unless they have more rows than a file should."""
         lake = self._lake
         numbers = {one.file.path: number for number, some in enumerate(bins) for one in some}
         planned = {each.file.path: each for each in self.plan(None).files}
@@ -288,17 +296,17 @@ class Rows:
 
 
 def check_updated(hits: Hits, staged: Staged) -> None:
-    """Raises InvalidInput (`bad_data`) unless there is one new row for each that is updated."""
+    """Raise InvalidInput (`bad_data`) unless there is exactly one new row for each updated row."""
     if staged.rows != hits.rows:
         raise InvalidInput(
             f"{hits.rows} rows are updated, but {staged.rows} were written for them; nothing of it is kept",
             kind="bad_data",
-            hint="an update gives each row new values, and no other rows",
+            hint="give each row one new value in each column: an update neither adds nor removes rows",
         )
 
 
 def _count_dead_rows(before: Sequence[PlannedFile], now: int) -> int:
-    """How many rows of files that are written anew were deleted before. Raises as `_check_kept`."""
+    """Return how many rows of rewritten files were deleted before. Raises what `_check_kept` does."""
     rows = sum(each.file.row_count for each in before)
     if now > rows or not any(each.predicates for each in before):
         _check_kept(rows, now)
@@ -306,17 +314,17 @@ def _count_dead_rows(before: Sequence[PlannedFile], now: int) -> int:
 
 
 def _check_kept(rows: int, written: int) -> None:
-    """Raises Corrupt when Spark wrote other than all rows: it, or the counts of the files, cannot be trusted."""
+    """Raise Corrupt when Spark wrote another number of rows: Spark or the counts of the files cannot be trusted."""
     if rows != written:
         raise Corrupt(
-            f"files with {rows} rows were written anew with {written}",
+            f"files with {rows} rows were rewritten with {written} rows; nothing of it is kept",
             kind="corrupt_manifest",
-            hint="nothing of it is kept; see what `alpheus check` says",
+            hint="run `alpheus check`",
         )
 
 
 def is_small(predicate: Predicate) -> bool:
-    """Whether it can be stored."""
+    """Return whether the predicate is small enough to be stored."""
     try:
         encode(predicate)
     except InvalidInput:
@@ -337,7 +345,7 @@ def where_match(where: Predicate, columns: Sequence[Column]) -> Match:
 def require_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
     found = as_predicate(where, table.columns)
     if found is None:
-        raise InvalidInput(f"{verb} needs a where", hint='where="TRUE" means all rows')
+        raise InvalidInput(f"{verb} needs a where", hint='give a condition; where="TRUE" means all rows')
     return found
 
 
@@ -345,10 +353,10 @@ def require_where(where: Where | None, table: TableDef, verb: str) -> Predicate:
 
 
 def plan_compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan, list[list[ListedFile]]]:
-    """What a compaction does, and the files that become one, or about one, together."""
+    """Return what a compaction does, and the bins: files that become about one file together."""
     target = FILE_SIZE_TARGET if target_size is None else target_size
     if not isinstance(target, int) or isinstance(target, bool) or target < 1:
-        raise InvalidInput(f"target_size={target_size!r} is no size in bytes")
+        raise InvalidInput(f"target_size={target_size!r} is not a size in bytes")
     bins = choose_groups(rows.table, rows.listed, rows.plan(None), target)
     planned = CompactionPlan(
         groups=tuple(describe_group(partition, some) for partition, some in bins),
@@ -360,7 +368,7 @@ def plan_compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan
 
 
 def compact(rows: Rows, bins: Sequence[Sequence[ListedFile]]) -> None:
-    """Write the files of each bin anew, together."""
+    """Rewrite the files of each bin together."""
     if bins:
         rows.compact(bins)
 
@@ -395,7 +403,7 @@ def update(rows: Rows, set: Mapping[str, Any], where: Where, mode: Mode | None) 
 
 
 def _stage_updated(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColumn]) -> Staged:
-    """Raises InvalidInput (`bad_data`) for values that cannot be computed."""
+    """Write the updated rows. Raises InvalidInput (`bad_data`) for values that cannot be computed."""
     try:
         return rows.stage(check_texts(new, rows.table.columns))
     except PySparkException as error:
@@ -404,15 +412,15 @@ def _stage_updated(rows: Rows, new: DataFrame, assigned: Mapping[str, SparkColum
         raise InvalidInput(
             f"set: {name_columns(assigned)}: a value cannot be computed: {spark_reason(error)}",
             kind="bad_data",
-            hint="as where a number is divided by zero or too large: say in where or by CASE what those rows get",
+            hint="exclude such rows by where, or give them a value by CASE: a number is divided by zero, or too large",
         ) from error
 
 
 def overwrite(rows: Rows, df: DataFrame, where: Where | None, partitions: Any) -> None:
-    """`where` or `partitions`: one of them is given."""
+    """Replace rows. Exactly one of `where` and `partitions` is given."""
     table = rows.table
     if where is not None and partitions is not None:
-        raise InvalidInput("overwrite takes where or partitions, not both")
+        raise InvalidInput("overwrite takes where or partitions, not both", hint="leave one out")
     if where is None:
         found = _distinct_values(partitions).toArrow() if isinstance(partitions, DataFrame) else partitions
         meant = partitions_predicate(table, found)
@@ -427,7 +435,7 @@ def overwrite(rows: Rows, df: DataFrame, where: Where | None, partitions: Any) -
 
 
 def _distinct_values(df: DataFrame) -> DataFrame:
-    """Texts as tables have them, whatever the frame's collation takes for the same."""
+    """Return the distinct rows, with texts compared as tables do, whatever the frame's collation."""
     plain = [
         f.col(quoted(field.name)).cast(t.StringType()).alias(field.name)
         if isinstance(field.dataType, t.StringType)
@@ -438,7 +446,8 @@ def _distinct_values(df: DataFrame) -> DataFrame:
 
 
 def _refuse_outside(rows: Rows, staged: Staged, match: Match, meant: Predicate) -> None:
-    """Looks at the files that were written, and at the rows of those that their statistics leave open."""
+    """Raise InvalidInput for a written row that is outside the replaced rows. Reads only the files whose statistics do
+    not decide."""
     unsure = [file for file in staged.files if judge(meant, file) is not Verdict.ALWAYS]
     strange = match.others(rows.read_back(unsure)).take(1) if unsure else []
     if strange:
@@ -446,5 +455,5 @@ def _refuse_outside(rows: Rows, staged: Staged, match: Match, meant: Predicate) 
             f"a row is not one of those that are replaced, where {text(meant)[:SHOWN_MAX]}:"
             f" {str(strange[0].asDict())[:SHOWN_MAX]}",
             kind="bad_data",
-            hint="leave it out, or append it",
+            hint="leave the row out, or append it",
         )

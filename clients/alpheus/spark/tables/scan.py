@@ -1,10 +1,10 @@
 """Rows of a table's files as a DataFrame: planned on the driver, read by Spark's own Parquet reader.
 
-Files are chosen from what the caller said alone. Spark's planner never asks: what one query of a frame filters by
-must not decide what another one reads.
+Only the caller's arguments choose the files. The filters of Spark's planner do not, because the filter of one query
+over a frame must not decide which files another query reads.
 
-A delete predicate stays in the plan as `NOT coalesce(predicate, FALSE)`, which keeps rows where it is NULL. It may name
-a column that the table has lost: that is read all the same, and is not in the result.
+A delete predicate becomes `NOT coalesce(predicate, FALSE)` in the plan, which keeps rows where it is NULL. A predicate
+may refer to a column that was dropped since. The scan then reads this column, too, and leaves it out of the result.
 """
 
 from __future__ import annotations
@@ -41,15 +41,17 @@ from alpheus_journal.tables.columns import field_id
 from alpheus_journal.tables.data_file import DataFile
 
 GROUPS_MAX = 16
-"""Files that differ in the delete predicates which apply to them are so many scans at most: in a union they cost little
-more than one. Where statistics make more groups, files are asked what applies by age alone. Of more ages than this,
-files that no predicate applies to are one scan and the others another, whose rows are joined with their file's age:
-three times the price of few groups."""
+"""Files are grouped by the delete predicates that apply to them, one scan a group, and at most this number of scans: a
+union of these costs little more than one scan.
+
+If statistics lead to more groups, files are grouped by age alone. With more ages than this, the files without
+predicates are one scan and all others another, whose rows are joined with their file's age. That costs three times as
+much."""
 
 Where = str | Predicate
 
 _Groups = dict[tuple[int, ...], tuple[tuple[Predicate, ...], list[FileAt]]]
-"""Files by the delete predicates that their rows are asked; the key is empty where there are none."""
+"""Files by the delete predicates that apply to their rows. The key is empty where none do."""
 _FILE = "_alpheus_file"
 _SEQUENCE = "_alpheus_sequence"
 
@@ -60,14 +62,17 @@ def plan_of(
     where: Where | None = None,
     made: Made | None = None,
 ) -> Plan:
-    """The plan of a read. `made`: see `FileLists.of`. Raises InvalidInput (`bad_predicate`), Corrupt."""
+    """Return the plan of a read. `made`: see `FileLists.of`. Raises InvalidInput (`bad_predicate`) and Corrupt."""
     predicate = as_predicate(where, table.columns)
     return plan(table, lists.with_sequences(table.id, table.segments, made), predicate)
 
 
 def rows_of(spark: SparkSession, storage: Storage, planned: Plan) -> DataFrame:
-    """The rows that a plan means, with all columns of its table. Of a table without delete predicates one scan, however
-    many files it is (one more for each set of columns with a default that files lack)."""
+    """Return the rows of a plan, with all columns of its table.
+
+    Without delete predicates this is one scan, however many files there are, and one more for each set of columns with
+    a default that files lack.
+    """
     df = visible_rows(spark, storage, planned.table, planned.files)
     if planned.where is not None and any(file.is_filtered for file in planned.files):
         df = df.where(condition(planned.where, planned.table.columns))
@@ -75,18 +80,18 @@ def rows_of(spark: SparkSession, storage: Storage, planned: Plan) -> DataFrame:
 
 
 def condition(where: Predicate, columns: Sequence[Column]) -> str:
-    """`where` as Spark evaluates it on rows with these columns."""
+    """Return `where` as SQL that Spark evaluates on rows with these columns."""
     return spark_sql(rebind(where, columns), leaf_paths(columns))
 
 
 def visible_rows(
     spark: SparkSession, storage: Storage, table: TableDef, chosen: Sequence[PlannedFile], label: str = ""
 ) -> DataFrame:
-    """All rows of planned files that are not deleted. `label`: see `files.scan`."""
+    """Return all rows of planned files that are not deleted. `label`: see `files.scan`."""
     columns = table.columns
     groups: _Groups = {}
     for each in chosen:
-        # By identity: the predicates of one plan are the same objects.
+        # Compare by identity: equal predicates of one plan are the same object.
         key = tuple(map(id, each.predicates))
         groups.setdefault(key, (each.predicates, []))[1].append((each.file, each.sequence))
     if len(groups) > GROUPS_MAX:
@@ -114,8 +119,10 @@ def without_hidden(
     chosen: Predicate | None = None,
     label: str = "",
 ) -> DataFrame:
-    """Of the rows of some files those that no predicate of `hidden` is TRUE of, and that `chosen` is (None: all). They
-    may ask for columns that the table has lost. `label`: see `files.scan`."""
+    """Return the rows of files for which no predicate of `hidden` is TRUE, and `chosen` is TRUE (None means all).
+
+    The predicates may refer to columns that were dropped. `label`: see `files.scan`.
+    """
     if not hidden and chosen is None:
         return files.scan(spark, storage, columns, found, label=label)
     asked = (*hidden, *(() if chosen is None else (chosen,)))
@@ -129,7 +136,7 @@ def without_hidden(
 
 
 def _used_predicates(table: TableDef, groups: _Groups) -> list[tuple[int, Predicate]]:
-    """The delete predicates that the groups are asked, each with its sequence, the highest first."""
+    """Return the delete predicates that apply to the groups, each with its sequence, the highest first."""
     asked = {encode(predicate) for predicates, _ in groups.values() for predicate in predicates}
     decided = [(one.sequence, decode_predicate(one.expression)) for one in table.delete_predicates]
     used = [(sequence, predicate) for sequence, predicate in decided if encode(predicate) in asked]
@@ -137,7 +144,8 @@ def _used_predicates(table: TableDef, groups: _Groups) -> list[tuple[int, Predic
 
 
 def _group_by_age(table: TableDef, groups: _Groups) -> _Groups:
-    """Fewer groups, each of the files to which the same predicates apply: statistics may rule some out."""
+    """Merge groups: one group for all files of an age, to which the same predicates apply. Statistics, which may rule a
+    predicate out for a file, are ignored."""
     used = _used_predicates(table, groups)
     bounds = [-sequence for sequence, _ in used]
     coarse: _Groups = {}
@@ -154,7 +162,7 @@ def _group_by_age(table: TableDef, groups: _Groups) -> _Groups:
 def _scan_by_sequence(
     spark: SparkSession, storage: Storage, table: TableDef, groups: _Groups, label: str
 ) -> DataFrame:
-    """All files in one scan, in which a predicate is asked of the rows of files up to its sequence."""
+    """Return all files as one scan, in which each predicate applies to the rows of files up to its sequence."""
     levels: dict[int, list[Predicate]] = {}
     used = _used_predicates(table, groups)
     for sequence, predicate in used:
@@ -179,15 +187,15 @@ def _scan_by_sequence(
         )
     )
     df = files.scan(spark, storage, reading.columns, data, label=_FILE)
-    lost = f.raise_error(f.concat(f.lit("a file that was not asked for was read: "), f.col(_FILE)))
+    lost = f.raise_error(f.concat(f.lit("Spark read a file that was not requested: "), f.col(_FILE)))
     df = df.join(f.broadcast(labels), _FILE, "left")
     df = df.withColumn(_SEQUENCE, f.coalesce(_SEQUENCE, lost.cast("bigint"))).where(shown)
     return reading.drop_extra_columns(df.withColumnRenamed(_FILE, label) if label else df, label)
 
 
 def any_true(predicates: Iterable[Predicate], names: Mapping[int, str | tuple[str, ...]]) -> str:
-    """A condition that is TRUE where one of them is, and FALSE elsewhere. Those that name values of one column are
-    asked as one: Spark looks up a long IN by hash."""
+    """Return a condition that is TRUE where one of the predicates is, and FALSE elsewhere. Predicates that list values
+    of one column are combined, because Spark looks up a long IN by hash."""
     values: dict[int, list[Value]] = {}
     columns: dict[int, Column] = {}
     others: list[Predicate] = []
@@ -206,7 +214,7 @@ def any_true(predicates: Iterable[Predicate], names: Mapping[int, str | tuple[st
 
 
 class _Reading:
-    """How files are read so that predicates can be evaluated: the table's columns with those that it has lost."""
+    """The columns to read so that predicates can be evaluated: those of the table, and dropped ones."""
 
     def __init__(
         self,
@@ -225,7 +233,7 @@ class _Reading:
         self.names = leaf_paths(self.columns)
 
     def _add(self, column: Column, path: Sequence[int]) -> None:
-        """`path`: ids of the structs that files have the column in, outermost first."""
+        """Add a dropped column. `path` has the ids of the structs that contain it in files, outermost first."""
         leaf = msgspec.structs.replace(column, name=self._free(column.id), nullable=True)
         self.columns, names = self._with(self.columns, leaf, tuple(path))
         self._dropped.append(names)
@@ -245,7 +253,7 @@ class _Reading:
         return (*columns, msgspec.structs.replace(struct, fields=fields)), (struct.name, *names)
 
     def _free(self, number: int) -> str:
-        """A name that no column has."""
+        """Return a name that no column of the table has."""
         name = f"_alpheus_{number}"
         while any(column.name.lower() == name for column in self._plain):
             name = f"_{name}"
@@ -255,7 +263,7 @@ class _Reading:
         return any_true([rebind(p, self.columns) for p in predicates], self.names)
 
     def drop_extra_columns(self, df: DataFrame, label: str) -> DataFrame:
-        """Without what was read for the predicates."""
+        """Return the frame without the columns that were only read for predicates."""
         inside: dict[str, list[str]] = {}
         for first, *rest in self._dropped:
             if rest and any(column.name == first for column in self._plain):
@@ -274,8 +282,8 @@ class _Reading:
 
 
 def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> tuple[int, ...]:
-    """The structs that a column lies in, by the footer of a file that holds it; a column stays where it is for its
-    life. Empty when no file does, as then its place decides nothing."""
+    """Return the ids of the structs that contain a column, from the footer of a file that has the column. A column
+    never moves. Return nothing when no file has the column: then its place does not matter."""
     for file in found:
         if number in file.value_counts:
             files.check_files(storage, [file])

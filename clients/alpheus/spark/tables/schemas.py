@@ -1,8 +1,8 @@
-"""Spark's types and a table's columns: one into the other, and data frames fitted to a table.
+"""Converts between Spark's types and a table's columns, and fits data frames to a table.
 
-Column ids go into field metadata, where Spark's Parquet reader and writer look for field ids. Spark writes none
-for list elements and for keys and values of maps; there files are read by place, so nothing is lost
-(`alpheus_journal.tables.manifest.data_file_of_footer`).
+Column ids are in field metadata, where Spark's Parquet reader and writer look for field ids. Spark writes no ids for
+list elements and for keys and values of maps. These are read by position in files, so nothing is lost
+(`alpheus_journal.tables.parquet_footer.data_file_of_footer`).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _TO_ARROW: dict[type[t.DataType], pa.DataType] = {
     t.TimestampNTZType: pa.timestamp("us"),
     t.TimestampType: pa.timestamp("us", "UTC"),
 }
-_NO_LENGTH = "texts of a table have no length that is kept: declare it STRING"
+_NO_LENGTH = "declare it STRING: tables do not keep a length of texts"
 _INSTEAD: dict[type[t.DataType], str] = {
-    t.ByteType: "the smallest integer is SMALLINT: declare it so, or cast it",
+    t.ByteType: "declare it SMALLINT, the smallest integer, or cast it",
     t.CharType: _NO_LENGTH,
     t.VarcharType: _NO_LENGTH,
 }
@@ -66,9 +66,9 @@ _INSTEAD: dict[type[t.DataType], str] = {
 
 
 def spark_schema(columns: Sequence[Column], *, nullable: bool = False) -> t.StructType:
-    """The schema under which Spark reads and writes a table's files; ids are in the fields' metadata.
+    """Return the schema with which Spark reads and writes a table's files. Column ids are in the fields' metadata.
 
-    With `nullable` every column may be NULL, as everything is that Spark reads from files.
+    With `nullable` every column may be NULL, like all columns that Spark reads from files.
     """
     return t.StructType([_field(column, nullable) for column in columns])
 
@@ -103,11 +103,10 @@ def _spark_type(column: Column, nullable: bool) -> t.DataType:
 
 
 def columns_of(schema: t.StructType) -> tuple[Column, ...]:
-    """The columns of a new table. InvalidInput (`bad_schema`) naming the column for a type that no table holds.
+    """Return the columns of a new table. Raises InvalidInput (`bad_schema`) that names a column of an unsupported type.
 
-    As the library does with Arrow's types, it takes none for another: TINYINT, CHAR(n), VARCHAR(n) and texts with a
-    collation are refused.
-    Comments and other metadata are not kept.
+    As in the library with Arrow's types, no type is replaced by another: TINYINT, CHAR(n), VARCHAR(n) and texts with a
+    collation are refused. Comments and other metadata are not kept.
     """
     return columns_of_schema(pa.schema([_arrow_field(field, field.name) for field in schema.fields]))
 
@@ -116,8 +115,9 @@ _NESTED = (t.StructType, t.ArrayType, t.MapType)
 
 
 def schema_of_frame(df: DataFrame) -> t.StructType:
-    """The frame's schema for a new table: nested columns, and everything in them, may be NULL. What a frame says
-    of those is how they came about, and in files of other frames nothing could prove it."""
+    """Return the frame's schema for a new table, with nested columns and everything in them nullable. A frame's NOT
+    NULL inside nested columns reflects how the frame was computed, and could not be verified in files of other
+    frames."""
     return t.StructType(
         [
             t.StructField(
@@ -159,14 +159,14 @@ def _arrow_type(kind: t.DataType, path: str) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, t.StringType) and not kind.isUTF8BinaryCollation():
         raise InvalidInput(
-            f"column {path!r} has texts of collation {kind.collation}, which no table keeps",
+            f"column {path!r} has texts of collation {kind.collation}, which tables do not keep",
             kind="bad_schema",
-            hint="they are compared as they are: declare it STRING, or cast it to that",
+            hint="declare it STRING, or cast it to STRING: tables compare texts by their characters",
         )
     found = _TO_ARROW.get(type(kind))
     if found is None:
         raise InvalidInput(
-            f"column {path!r} has type {kind.simpleString()}, which no table can hold",
+            f"column {path!r} has type {kind.simpleString()}, which tables do not support",
             kind="bad_schema",
             hint=_INSTEAD.get(type(kind), "cast it, for example to string or bigint"),
         )
@@ -177,8 +177,8 @@ def _arrow_type(kind: t.DataType, path: str) -> pa.DataType:
 
 
 def default_sql(column: Column, data: bytes) -> str:
-    """A stored default as a Spark expression of the column's type, whatever the session says of zones, escapes and
-    literals. Raises as `columns.decode_default`."""
+    """Return a stored default as a Spark expression of the column's type. The expression does not depend on the
+    session's settings for time zones, escapes and literals. Raises what `columns.decode_default` does."""
     value = decode_default(column, data)
     kind = _spark_type(column, True).simpleString()
     if isinstance(value, bytes):
@@ -198,12 +198,12 @@ def default_sql(column: Column, data: bytes) -> str:
 def adapt_scan(
     df: DataFrame, columns: Sequence[Column], absent: Collection[int], unsure: Collection[int]
 ) -> DataFrame:
-    """A scan of `columns` whose files lack those of the ids `absent`: there, with the initial default. Filters by the
-    floats `unsure` do not reach Parquet.
+    """Adapt a scan of `columns`. The columns with ids in `absent`, which the files lack, get their initial default. And
+    filters by the floats with ids in `unsure` no longer reach Parquet.
 
-    Spark's own EXISTS_DEFAULT does less: it passes over fields of structs, and its vectorized reader takes no bytes.
-    And its filters pass over rows: minimum and maximum of other writers leave out NaN, which Spark has above all
-    numbers, and in a dictionary -0.0 is not 0.0. They do not get through an expression.
+    Spark's own EXISTS_DEFAULT does less: it ignores fields of structs, and its vectorized reader does not support
+    bytes. Spark's filters by such floats would skip rows. The minimum and maximum of other writers leave out NaN, which
+    Spark sorts above all numbers, and in a dictionary -0.0 is not 0.0. Filters do not pass through an expression.
     """
     selected = []
     for column, field in zip(columns, df.schema.fields, strict=True):
@@ -220,20 +220,20 @@ def adapt_scan(
 def _adapt_value(
     column: Column, value: SparkColumn, absent: Collection[int], unsure: Collection[int]
 ) -> SparkColumn | None:
-    """None: as it is."""
+    """Return the column's adapted value, or None when it stays as it is."""
     if column.id in absent and column.initial_default is not None:
         return _nullable_value(column, column.initial_default)
     return f.nanvl(value, value) if column.id in unsure else None
 
 
 def _nullable_value(column: Column, data: bytes) -> SparkColumn:
-    """A default as the schema of a scan has all columns. Called NOT NULL in a struct, Spark would hold to it where the
-    struct is NULL."""
+    """Return a default as a nullable expression, as the schema of a scan has all columns. If it were NOT NULL in a
+    struct, Spark would rely on that even where the struct is NULL."""
     return f.expr(f"IF(false, NULL, {default_sql(column, data)})")
 
 
 def _leaves(columns: Sequence[Column], prefix: str) -> Iterator[tuple[str, Column]]:
-    """Columns in structs that are no structs, with their quoted paths."""
+    """Yield the columns inside structs that are not structs themselves, with their quoted paths."""
     for column in columns:
         if column.fields:
             yield from _leaves(column.fields, f"{prefix}{quoted(column.name)}.")
@@ -242,7 +242,7 @@ def _leaves(columns: Sequence[Column], prefix: str) -> Iterator[tuple[str, Colum
 
 
 def _with_write_defaults(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """`df` with what it leaves out and inserts give."""
+    """Return `df` with the columns that it lacks and that have a write default."""
     own = {field.name.lower(): field for field in df.schema.fields}
     for column in columns:
         field = own.get(column.name.lower())
@@ -261,7 +261,7 @@ def _with_write_defaults(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 def _find_missing_defaults(
     own: t.StructType, columns: Sequence[Column], prefix: str
 ) -> Iterator[tuple[str, str]]:
-    """Quoted paths in a struct, with the defaults of what is not there."""
+    """Yield quoted paths of the fields that a struct lacks, with their defaults."""
     found = {field.name.lower(): field for field in own.fields}
     for column in columns:
         field = found.get(column.name.lower())
@@ -278,16 +278,17 @@ _DAY_MICROS = 86_400_000_000
 
 
 def partition_key(spec: Sequence[PartitionField], columns: Sequence[Column]) -> SparkColumn:
-    """A digest of a row's partition, never NULL."""
+    """Return a digest of a row's partition, which is never NULL."""
     by_id = {column.id: column for column in columns}
     parts = [_partition_text(field, by_id[field.column_id]) for field in spec]
-    # Hexadecimal text is never "null", and has no "/".
+    # Hexadecimal text is never "null" and contains no "/".
     digits = [f.coalesce(f.hex(part), f.lit("null")) for part in parts]
     return f.coalesce(f.sha2(f.concat_ws("/", *digits).cast("binary"), 256), f.lit(""))
 
 
 def _partition_text(field: PartitionField, column: Column) -> SparkColumn:
-    """Another text or bytes for each value of a key, in UTC whatever the session's time zone; NULL for NULL."""
+    """Return a text or bytes that is different for each value of a partition key, in UTC whatever the session's time
+    zone. NULL stays NULL."""
     name = quoted(column.name)
     if field.transform == "IDENTITY":
         if column.type == "BINARY":
@@ -303,7 +304,7 @@ def _partition_text(field: PartitionField, column: Column) -> SparkColumn:
 
 
 def order_of(order: Sequence[SortField], columns: Sequence[Column]) -> list[SparkColumn]:
-    """A table's sort order, for `sortWithinPartitions`."""
+    """Return a table's sort order, for `sortWithinPartitions`."""
     by_id = {column.id: column for column in columns}
     found = []
     for field in order:
@@ -319,22 +320,22 @@ def order_of(order: Sequence[SortField], columns: Sequence[Column]) -> list[Spar
 
 
 def fit_frame(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """`df` with exactly these columns, in their order, named and typed as they are, field ids attached.
+    """Return `df` with exactly these columns, in their order, with their names and types, and with field ids.
 
-    Columns are found by name, case ignored, as Spark does; missing ones take their default, or NULL. Types may be
-    widened where no value changes. Raises InvalidInput (`bad_data`) naming the column for a column that the
-    table lacks, that is there twice, a required one that is missing, and any other type; nothing has run then.
-    NULLs in a required column are found out when the files are written.
+    Columns are found by name without case, as in Spark. Missing columns get their default, or NULL. Types may be
+    widened where no value changes. Raises InvalidInput (`bad_data`) that names a column which the table lacks, which is
+    given twice, which is required but missing, or which has another type. Nothing has run then. NULLs in a required
+    column are found when the files are written.
     """
     if df.isStreaming:
         raise InvalidInput("the data frame is a stream", kind="bad_data", hint="write it from foreachBatch")
     check_fits(df.schema, columns)
     df = _with_write_defaults(df, columns)
     schema = _file_schema(columns, df.schema)
-    # Spark's optimizer drops a projection that changes nothing but metadata, and an alias whose metadata the
-    # column below has already: hence the mark, which no column has. Ids of nested columns are lost where
-    # Spark merges two types that differ in what may be NULL; a cast sets them whatever came before. Other columns
-    # have none and are of their type by now; a cast of each is dozens of calls of the JVM a write.
+    # Spark's optimizer drops a projection that only changes metadata, and an alias with the metadata that the column
+    # below already has. Hence the mark, which no column has. Ids of nested columns are lost where Spark merges two
+    # types that differ in nullability; a cast sets the ids in any case. Other columns have no nested ids, and already
+    # have their type. Casting them, too, would cost dozens of calls of the JVM a write.
     return df.to(schema).select(
         *[
             (
@@ -348,14 +349,17 @@ def fit_frame(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 NOT_UTF8 = re.compile(r"column '[^\n]*' has a text that is not UTF-8")
-"""What a frame of `check_texts` says when it fails."""
+"""The message with which a frame of `check_texts` fails."""
 
 
 def check_texts(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """`df`, which fails when it runs and a text in it is not UTF-8: Spark takes any bytes for one, of a cast or of a
-    file in another encoding, and no other reader could read what it writes then. Raises as `fit_frame`."""
+    """Return `df` so that it fails when it runs and one of its texts is not UTF-8. Raises what `fit_frame` does.
+
+    Spark accepts any bytes as a text, from a cast or from a file in another encoding, and writes files that no other
+    reader could read.
+    """
     if df.isStreaming:
-        return df  # and is refused
+        return df  # `fit_frame` refuses it
     check_fits(df.schema, columns)
     if not any(_has_texts(field.dataType) for field in df.schema.fields):
         return df
@@ -363,17 +367,17 @@ def check_texts(df: DataFrame, columns: Sequence[Column]) -> DataFrame:
 
 
 def _check_texts_of(field: t.StructField) -> SparkColumn:
-    """The column of a field, its texts checked: in the projection, where it costs a third of a filter."""
+    """Return the column of a field with its texts checked. In the projection that costs a third of a filter."""
     value = f.col(quoted(field.name))
     if not _has_texts(field.dataType):
         return value
-    # A projection that asks for the partition stays in its place. Spark moves others below an OFFSET, to rows that the
-    # frame does not have. It is asked for where a text is wrong, so it costs nothing.
+    # Spark moves a projection below an OFFSET, to rows that the frame does not have, unless the projection uses the
+    # partition id. The id is only computed where a text is wrong, so it costs nothing.
     wrong = _is_wrong_text(value, field.dataType) & (f.spark_partition_id() >= 0)
     checked = f.when(wrong, f.raise_error(f.lit(f"column {field.name!r} has a text that is not UTF-8")))
     checked = checked.otherwise(value)
     if not field.nullable:
-        checked = f.coalesce(checked, value)  # an error may be NULL, says Spark
+        checked = f.coalesce(checked, value)  # Spark believes that an error may be NULL
     return checked.alias(field.name, metadata=field.metadata)
 
 
@@ -388,7 +392,8 @@ def _has_texts(kind: t.DataType) -> bool:
 
 
 def _is_wrong_text(value: SparkColumn, kind: t.DataType) -> SparkColumn:
-    """Whether a value has, or is, a text that is not UTF-8: TRUE, or FALSE, or NULL."""
+    """Return an expression that is TRUE where a value is or contains a text that is not UTF-8, otherwise FALSE or
+    NULL."""
     if isinstance(kind, t.ArrayType):
         element = kind.elementType
         return f.exists(value, lambda one: _is_wrong_text(one, element))
@@ -405,7 +410,7 @@ def _is_wrong_text(value: SparkColumn, kind: t.DataType) -> SparkColumn:
 
 
 def check_fits(schema: t.StructType, columns: Sequence[Column]) -> None:
-    """Raises as `fit_frame`, of a frame of this schema."""
+    """Raise what `fit_frame` does for a frame of this schema."""
     _check_fields(schema.fields, columns, "")
 
 
@@ -414,8 +419,8 @@ def _is_nested(field: t.StructField) -> bool:
 
 
 def _file_schema(columns: Sequence[Column], own: t.DataType | None) -> t.StructType:
-    """The schema of files with the rows of a frame of type `own`. NOT NULL is what table and frame both call
-    so: below a NULL struct or an empty list no footer could tell it from a NULL."""
+    """Return the schema of files for a frame of type `own`. A column is NOT NULL where table and frame both say so:
+    below a NULL struct or an empty list a footer could not distinguish the column from a NULL."""
     found = {field.name.lower(): field for field in own.fields} if isinstance(own, t.StructType) else {}
     fields = []
     for column in columns:
@@ -439,7 +444,7 @@ def _file_type(column: Column, own: t.DataType | None) -> t.DataType:
 
 
 def quoted(name: str) -> str:
-    """A column or view name as Spark parses it."""
+    """Return a column or view name quoted for Spark's parser."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -468,7 +473,7 @@ def _check_fields(fields: Iterable[t.StructField], columns: Sequence[Column], pr
                 )
     for field in found.values():
         names = ", ".join(column.name for column in columns)
-        raise _bad_column(prefix + field.name, "is not in the table", f"it has {names[:500]}")
+        raise _bad_column(prefix + field.name, "is not in the table", f"the table has {names[:500]}")
 
 
 def _check_type(kind: t.DataType, column: Column, path: str) -> None:
@@ -483,7 +488,7 @@ def _check_type(kind: t.DataType, column: Column, path: str) -> None:
         return _check_type(kind.valueType, column.value, f"{path}.value")
     if column.children() or not widens(kind, _spark_type(column, True)):
         want = _spark_type(column, True).simpleString()
-        raise _bad_column(path, f"has type {kind.simpleString()}, the table {want}", f"cast it to {want}")
+        raise _bad_column(path, f"has type {kind.simpleString()}, the table has {want}", f"cast it to {want}")
     return None
 
 
@@ -493,7 +498,7 @@ _TEXTS = (t.StringType, t.CharType, t.VarcharType)
 
 
 def widens(have: t.DataType, want: t.DataType) -> bool:
-    """Whether every value of one leaf type is the same value in the other."""
+    """Return whether every value of the leaf type `have` is the same value in the type `want`."""
     if isinstance(have, _TEXTS) and isinstance(want, _TEXTS):
         return True
     if isinstance(have, t.DecimalType) and isinstance(want, t.DecimalType):

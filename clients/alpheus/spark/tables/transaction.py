@@ -1,4 +1,4 @@
-"""`SparkTransaction`: the verbs on tables with DataFrames, which commit together."""
+"""`SparkTransaction`: the verbs with DataFrames, in one transaction."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from alpheus_journal.tables.columns import schema_of_columns, strip_field_ids
 class SparkTransaction:
     """Operations that commit together when the block ends without an exception; see `alpheus.Transaction`.
 
-    Each write runs its DataFrame at once and leaves its files in this transaction's own folders; the commit
-    makes them visible. Reads see what was written before them.
+    Each write runs its DataFrame immediately and stores its files in this transaction's own folders. The commit makes
+    them visible. Reads see earlier writes of the transaction.
     """
 
     def __init__(self, lake: Lake, tx: Transaction) -> None:
@@ -64,7 +64,7 @@ class SparkTransaction:
 
     @property
     def version(self) -> int:
-        """The version that reads come from and that the commit is checked against."""
+        """The version that reads see and that the commit is checked against."""
         return self._tx.version
 
     @property
@@ -77,11 +77,11 @@ class SparkTransaction:
         return self._tx
 
     def save(self) -> str:
-        """Put it aside for `resume`, in any process; see `alpheus.Transaction.save`."""
+        """Save the transaction for `resume`, in any process; see `alpheus.Transaction.save`."""
         return self._tx.save()
 
     def read(self, name: Name, where: Where | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """As `SparkCatalog.read`, at `version`, with what this transaction wrote."""
+        """Return what `SparkCatalog.read` does, at `version`, with this transaction's own writes."""
         table = self._tx.load_table(name).definition
         predicate = as_predicate(where, table.columns)
         with self._name_missing_files(name):
@@ -91,7 +91,7 @@ class SparkTransaction:
         return df
 
     def _name_missing_files(self, name: Name) -> AbstractContextManager[None]:
-        """`name`: of the table that a verb is about."""
+        """See `lake.name_missing_files`. `name` is the table of the verb."""
         return name_missing_files(self._lake, lambda: self._tx.load_table(name))
 
     def _made(self, path: str) -> bytes | None:
@@ -116,7 +116,7 @@ class SparkTransaction:
             self.append(name, df_or_schema)
 
     def append(self, name: Name, df: DataFrame) -> None:
-        """Add the rows of `df`; without rows nothing happens."""
+        """Add the rows of `df`. Without rows nothing is recorded."""
         definition = self._tx.load_table(name).definition
         staged = self.stage(definition, df)
         if staged.segments:
@@ -163,7 +163,7 @@ class SparkTransaction:
         self._tx.append_files(name, paths)
 
     def compact(self, name: Name, target_size: int | None = None, dry_run: bool = False) -> CompactionPlan:
-        """See `SparkCatalog.compact`; what was done, or would be."""
+        """Compact the table, and return what was done, or would be; see `SparkCatalog.compact`."""
         rows = self._rows(name)
         plan, bins = changes.plan_compaction(rows, target_size)
         if not dry_run:
@@ -175,11 +175,13 @@ class SparkTransaction:
         return changes.Rows(self._lake, self._tx, name)
 
     def stage(self, table: TableDef, df: DataFrame) -> files.Staged:
-        """Run `df` into files of this transaction for the table, without an operation that names them."""
+        """Run `df` into files of this transaction for the table, and return them without recording an operation."""
         files.check_frame(df)
         if not table.native:
-            raise InvalidInput("an Iceberg table is written through Iceberg", kind="not_native")
-        with name_missing_files(self._lake):  # `df` may be of any table of the catalog
+            raise InvalidInput(
+                "the table is an Iceberg table", kind="not_native", hint="write it through Iceberg"
+            )
+        with name_missing_files(self._lake):  # `df` may read any table of the catalog
             ready = check_texts(df, table.columns)
             return files.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 
@@ -192,15 +194,15 @@ def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
             schema = cast(t.StructType, t.StructType.fromDDL(df_or_schema))
         except PySparkException as error:
             raise InvalidInput(
-                f"{df_or_schema[:200]!r} is no schema: {spark_reason(error)}",
+                f"{df_or_schema[:200]!r} is not a schema: {spark_reason(error)}",
                 kind="bad_schema",
-                hint="as in 'id BIGINT NOT NULL, name STRING'",
+                hint="write it as in 'id BIGINT NOT NULL, name STRING'",
             ) from error
     else:
         schema = df_or_schema
     if not isinstance(schema, t.StructType):
         raise InvalidInput(
-            f"{type(df_or_schema).__module__}.{type(df_or_schema).__name__} is no schema".removeprefix(
+            f"{type(df_or_schema).__module__}.{type(df_or_schema).__name__} is not a schema".removeprefix(
                 "builtins."
             ),
             kind="bad_schema",
