@@ -279,25 +279,28 @@ class Admin:
     # -- generated from AsyncAdmin by `python -m alpheus.sync`
 
     def checkpoint(self, verify: bool = False) -> Checkpoint:
-        """Store what a daemon holds in memory, so that the next start maps it instead of reading the tree. `verify`:
-        compare it with the tree first, however large it is."""
+        """Store what a daemon holds in memory, so that its next start maps a file instead of reading the tree. With
+        `verify`, compare the memory with the tree first, however large the tree is."""
         return run(self._catalog._core().admin.checkpoint(verify))
 
     def check(self, after: int | None = None, footers: bool = False, values: bool = False) -> CheckReport:
-        """Verify every invariant of the stored catalog; `after`: only of versions above it.
+        """Verify every invariant of the stored catalog. With `after`, check only versions above it.
 
-        Of a data file it asks only whether it is there and how large it is. `footers`: of each one of the head the
-        Parquet footer is read, too, and compared with what the manifest says of rows, columns, NULLs and bounds.
-        `values`: the whole file is read as well, so that damaged pages are found (by their checksums, where who wrote
-        the file put some in, as this library and Spark do; else as far as they cannot be decoded), and NULLs, NaNs and
-        bounds that are not those of the values; of what lies in lists and maps only that it can be read. Neither finds
-        a file that was exchanged for another one of the same size, footer and statistics. This client reads the files
-        itself, through a daemon or without: InvalidInput (`storage_unreachable`) when it cannot.
+        By default the check of a data file covers only its existence and size.
+
+        - `footers`: also read the Parquet footer of each data file of the head, and compare it with the manifest: rows,
+          columns, NULLs and bounds.
+        - `values`: also read the whole files. This finds damaged pages: by checksums where the writer stored them, as
+          this library and Spark do, otherwise only if a page cannot be decoded. It also finds wrong counts of NULLs and
+          NaNs and wrong bounds. Of values in lists and maps it only checks that they can be read.
+
+        Neither finds a file that was replaced by another with the same size, footer and statistics. This client reads
+        the files itself, with a daemon or without, and raises InvalidInput (`storage_unreachable`) when it cannot.
         """
         return run(self._catalog._core().admin.check(after, footers, values))
 
     def leases(self) -> list[Lease]:
-        """What readers hold, by version: leases that ran out and damaged ones too."""
+        """Return the leases of readers, by version, including expired and damaged ones."""
         return run(self._catalog._core().admin.leases())
 
 

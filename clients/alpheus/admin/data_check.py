@@ -1,7 +1,7 @@
-"""Comparing the data files of a catalog's head with what its manifests say of them: `check(footers=True)`.
+"""Compares the data files of a catalog's head with their manifest entries: `check(footers=True)`.
 
-The client reads the files itself, through a daemon or without one. Few things are in memory at a time, however large
-the catalog is: a page of definitions, four small manifest segments or a large one, and eight footers or two files.
+The client reads the files itself, with a daemon or without. Memory is bounded, however large the catalog is: a page of
+definitions, four small manifest segments or one large segment, and eight footers or two whole files at a time.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from alpheus_journal.tables.verify_file import footer_differences, value_differe
 TABLES_AT_ONCE = 100
 SEGMENTS_AT_ONCE = 4
 SMALL_SEGMENT_SIZE_BYTES_MAX = 1 << 20
-"""Larger segments are taken one by one."""
+"""Larger segments are read one at a time."""
 ENTRIES_AT_ONCE = 1_000
 FOOTERS_AT_ONCE = 8
 WHOLE_FILES_AT_ONCE = 2
 END_SIZE_BYTES = 64 << 10
-"""Of a file's end, read at first: most footers are smaller."""
+"""How much of a file's end is read first. Most footers are smaller."""
 DIFFERENCES_MAX = 10
-"""That are told of one file."""
+"""How many differences are reported for one file."""
 
 _T = TypeVar("_T")
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError, struct.error)
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What differs, in the order of tables and files, and how many files were looked at."""
+    """The differences, in the order of tables and files, and the number of files that were compared."""
 
     findings: tuple[Finding, ...]
     files: int
@@ -57,18 +57,18 @@ class Compared(msgspec.Struct, frozen=True):
 async def compare_files(
     session: Session, *, values: bool = False, known: frozenset[str] = frozenset()
 ) -> Compared:
-    """Every data file of the head's native tables against its manifest entry: its size and Parquet footer; with
-    `values` its pages and values too. `known`: paths of which a finding is there already: that they are missing or of
-    another size is not told again.
+    """Compare every data file of the head's native tables with its manifest entry: size and Parquet footer, and with
+    `values` pages and values, too.
 
-    Raises InvalidInput (`storage_unreachable`) when this process cannot read the data files, Unavailable.
+    `known` has paths with an earlier finding. That such a file is missing or has another size is not reported again.
+    Raises InvalidInput (`storage_unreachable`) when this process cannot read the data files, and Unavailable.
     """
     storage = await session.storage()
     return await _Comparison(session, storage, values, known).run()
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A file to be looked at, and where it is listed."""
+    """A file to compare, and the table and segment that list it."""
 
     name: ObjectName
     table: TableDef
@@ -77,7 +77,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _Stage(Generic[_T]):
-    """A bounded queue, and the tasks that take from it."""
+    """A bounded queue, and the tasks that work on its items."""
 
     def __init__(self, work: Callable[[_T], Awaitable[None]], at_once: int) -> None:
         self._work = work
@@ -97,7 +97,7 @@ class _Stage(Generic[_T]):
             await self._work(item)
 
     async def close(self) -> None:
-        """What is in the queue is still done."""
+        """End the tasks once they have worked on all queued items."""
         for _ in range(self._at_once):
             await self._queue.put(None)
 
@@ -113,7 +113,7 @@ class _Comparison:
         self._files = 0
         self._large = asyncio.Lock()
         self._entries = _Stage(self._compare, WHOLE_FILES_AT_ONCE if values else FOOTERS_AT_ONCE)
-        self._segments = _Stage(self._list, SEGMENTS_AT_ONCE)
+        self._segments = _Stage(self._list_files, SEGMENTS_AT_ONCE)
 
     async def run(self) -> Compared:
         self._version = (await self._session.resolve(None)).version
@@ -129,21 +129,21 @@ class _Comparison:
                 await self._entries.close()
                 await entries
         except BaseExceptionGroup as failures:
-            raise _first(failures) from None
+            raise _first_error(failures) from None
         ordered = sorted(self._found, key=lambda one: one[:2])
         return Compared(tuple(finding for _, _, finding in ordered), self._files)
 
-    def _finding(self, name: ObjectName, path: str, message: str, kind: str = "corrupt_manifest") -> None:
+    def _add_finding(self, name: ObjectName, path: str, message: str, kind: str = "corrupt_manifest") -> None:
         finding = Finding(kind=kind, message=message, path=path, version=self._version)
         self._found.append((name.full_name, path, finding))
 
-    def _unread(self, name: ObjectName, path: str, error: AlpheusError) -> None:
-        """What keeps the files of a table from being looked at, unless that was found before."""
+    def _add_unread(self, name: ObjectName, path: str, error: AlpheusError) -> None:
+        """Report an error because of which the files of a table cannot be compared, unless it is known."""
         if path not in self._known:
             kind = "corrupt_manifest" if isinstance(error, NotFound) else error.kind
-            self._finding(name, path, f"{name}: {error.message}", kind)
+            self._add_finding(name, path, f"{name}: {error.message}", kind)
 
-    # -- what is listed
+    # -- tables, segments and their entries
 
     async def _tables(self) -> AsyncIterator[tuple[ObjectName, TableDef]]:
         async for namespace in self._session.all_names(self._version, Kind.NAMESPACE):
@@ -151,21 +151,21 @@ class _Comparison:
             async for name in self._session.all_names(self._version, Kind.TABLE, namespace):
                 page.append(ObjectName(Kind.TABLE, namespace, name))
                 if len(page) == TABLES_AT_ONCE:
-                    for found in await self._load(page):
+                    for found in await self._load_tables(page):
                         yield found
                     page = []
-            for found in await self._load(page):
+            for found in await self._load_tables(page):
                 yield found
 
-    async def _load(self, names: list[ObjectName]) -> list[tuple[ObjectName, TableDef]]:
-        """Native tables; a damaged definition keeps none but its own from being looked at."""
+    async def _load_tables(self, names: list[ObjectName]) -> list[tuple[ObjectName, TableDef]]:
+        """Return the native tables among `names`. A damaged definition is reported, and hides no other table."""
         at: At = self._version
         try:
             loaded = await self._session.load(at, names) if names else None
         except Corrupt as error:
             if len(names) > 1:
-                return [found for name in names for found in await self._load([name])]
-            self._unread(names[0], error.path, error)
+                return [found for name in names for found in await self._load_tables([name])]
+            self._add_unread(names[0], error.path, error)
             return []
         tables = []
         for name, stored in zip(names, loaded.objects if loaded is not None else (), strict=True):
@@ -176,35 +176,35 @@ class _Comparison:
                     check_table(table)
                     tables.append((name, table))
             except (Corrupt, InvalidInput) as error:
-                self._unread(name, error.path, error)
+                self._add_unread(name, error.path, error)
         return tables
 
-    async def _list(self, one: tuple[ObjectName, TableDef, Segment]) -> None:
+    async def _list_files(self, one: tuple[ObjectName, TableDef, Segment]) -> None:
         name, table, segment = one
         large = segment.segment_size_bytes > SMALL_SEGMENT_SIZE_BYTES_MAX
         async with self._large if large else nullcontext():
             try:
-                batch = await self._opened(table, segment)
+                batch = await self._open_segment(table, segment)
                 for start in range(0, batch.num_rows, ENTRIES_AT_ONCE):
                     part = batch.slice(start, ENTRIES_AT_ONCE)
                     for file in await asyncio.to_thread(files_of, part, segment.path, table_id=table.id):
                         await self._entries.put(_Entry(name, table, segment, file))
             except (Corrupt, NotFound) as error:
-                self._unread(name, segment.path, error)
+                self._add_unread(name, segment.path, error)
 
-    async def _opened(self, table: TableDef, segment: Segment) -> pa.RecordBatch:
+    async def _open_segment(self, table: TableDef, segment: Segment) -> pa.RecordBatch:
         path = fmt.check_manifest_pointer(segment.path, table.id)
         size_max = min(segment.segment_size_bytes, fmt.MANIFEST_SIZE_BYTES_MAX)
         data = await self._storage.read(path, size_max=size_max)
 
-        def opened() -> pa.RecordBatch:
+        def read() -> pa.RecordBatch:
             if not is_content_of(segment, data):
                 raise Corrupt(f"{path} is not the file that the table names", path=path)
             return open_segment(data, path, table_id=table.id)
 
-        return await asyncio.to_thread(opened)
+        return await asyncio.to_thread(read)
 
-    # -- what is compared
+    # -- comparing files
 
     async def _compare(self, entry: _Entry) -> None:
         path = entry.file.path
@@ -214,17 +214,19 @@ class _Comparison:
             if info is None:
                 differences = [] if path in self._known else ["is not there"]
             elif info.size != entry.file.size_bytes:
-                differences = [] if path in self._known else await self._footer(entry, info.size)
+                differences = [] if path in self._known else await self._compare_footer(entry, info.size)
             else:
-                differences = await (self._whole(entry) if self._values else self._footer(entry, info.size))
+                differences = await (
+                    self._compare_whole(entry) if self._values else self._compare_footer(entry, info.size)
+                )
         except (Corrupt, NotFound, InvalidInput) as error:
             differences = [f"cannot be read: {error.message}"]
-        for what in _some(differences):
-            self._finding(
+        for what in _limit_differences(differences):
+            self._add_finding(
                 entry.name, path, f"data file {path} of {entry.name} (segment {entry.segment.path}) {what}"
             )
 
-    async def _footer(self, entry: _Entry, size: int) -> list[str]:
+    async def _compare_footer(self, entry: _Entry, size: int) -> list[str]:
         path = entry.file.path
         start = max(0, size - END_SIZE_BYTES)
         end = await self._storage.read_part(path, start=start, size=size - start) if size else b""
@@ -233,7 +235,7 @@ class _Comparison:
             end = await self._storage.read_part(path, start=size - length, size=length)
         return await asyncio.to_thread(_footer_differences, entry, size, end[-length:])
 
-    async def _whole(self, entry: _Entry) -> list[str]:
+    async def _compare_whole(self, entry: _Entry) -> list[str]:
         data = await self._storage.read(entry.file.path, size_max=entry.file.size_bytes)
         return await asyncio.to_thread(_all_differences, entry, data)
 
@@ -258,15 +260,15 @@ def _all_differences(entry: _Entry, data: bytes) -> list[str]:
     return differences
 
 
-def _some(differences: list[str]) -> Iterator[str]:
+def _limit_differences(differences: list[str]) -> Iterator[str]:
     distinct = list(dict.fromkeys(differences))
     yield from distinct[:DIFFERENCES_MAX]
     if len(distinct) > DIFFERENCES_MAX:
         yield f"differs in {len(distinct) - DIFFERENCES_MAX} more ways"
 
 
-def _first(failures: BaseExceptionGroup) -> BaseException:
-    """What failed, out of the groups around it."""
+def _first_error(failures: BaseExceptionGroup) -> BaseException:
+    """Return the first error inside nested groups."""
     error: BaseException = failures
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""The symbol list as users meet it: names of all live objects, and its upkeep; in both fronts."""
+"""The symbol list for users: the names of all live objects, and the maintenance of the list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpheus_journal.replay import symbols
 _KINDS = {kind.label: kind for kind in Kind if kind is not Kind.CATALOG}
 
 
-def _text(what: str, value: object) -> str:
+def _check_text(what: str, value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -25,11 +25,11 @@ def _text(what: str, value: object) -> str:
     return value
 
 
-def _kind(label: object) -> Kind | None:
+def _parse_kind(label: object) -> Kind | None:
     if label is None:
         return None
     if not isinstance(label, str) or label not in _KINDS:
-        raise InvalidInput(f"there is no kind {label!r}", hint=f"one of {', '.join(sorted(_KINDS))}")
+        raise InvalidInput(f"there is no kind {label!r}", hint=f"use one of {', '.join(sorted(_KINDS))}")
     return _KINDS[label]
 
 
@@ -67,7 +67,7 @@ async def checkpoint(session: Session, verify: bool) -> Checkpoint:
 
 
 class AsyncSymbols:
-    """The list of all live objects' names, and its upkeep."""
+    """The list of all live objects' names, and its maintenance."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -81,14 +81,19 @@ class AsyncSymbols:
         at: When = None,
         limit: int | None = None,
     ) -> builtins.list[Symbol]:
-        """Names in key order, by kind ("table", ...; None: all), namespace (itself and what is in it), and beginning or
-        pattern of the full name ("namespace.name"; `*` is any text, `?` one character). All at one version."""
+        """Return names in key order, all at one version.
+
+        - `kind`: "table" and so on; None means all kinds.
+        - `namespace`: the namespace itself and everything in it.
+        - `prefix`, `pattern`: of the full name, "namespace.name". In a pattern `*` stands for any text and `?` for one
+          character.
+        """
         check_limit(limit)
         query = symbols.SymbolQuery(
-            kind=_kind(kind),
-            namespace=_text("namespace", namespace),
-            prefix=_text("prefix", prefix),
-            pattern=_text("pattern", pattern),
+            kind=_parse_kind(kind),
+            namespace=_check_text("namespace", namespace),
+            prefix=_check_text("prefix", prefix),
+            pattern=_check_text("pattern", pattern),
             limit=min(limit or symbols.PAGE_SYMBOLS_MAX, symbols.PAGE_SYMBOLS_MAX),
         ).check()
         reference = parse_when(at)
@@ -106,15 +111,16 @@ class AsyncSymbols:
         return await self._session.call("list symbols", lambda: self._session.access.symbols(at, query))
 
     async def reload(self) -> SymbolsInfo:
-        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap. A daemon, or a
-        process with the catalog in memory, makes all of it anew and deletes the checkpoints: it may come from one."""
+        """Rebuild the list from the tree of the head, and replace it in one step: readers never see a gap. A daemon, or
+        a process with the catalog in memory, rebuilds its whole memory and deletes the checkpoints, because the memory
+        may come from one."""
         return _info(
             await self._session.call("reload symbols", lambda: self._session.access.reload_symbols())
         )
 
     async def check(self, sample: int | None = None) -> SymbolDrift:
-        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs is
-        left at once, and the tree read instead; a daemon then loads it anew."""
+        """Compare the memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs is no
+        longer used from that moment on, and reads use the tree. A daemon then reloads its memory."""
         check_limit(sample)
         access = self._session.access
         value = await self._session.call("check symbols", lambda: access.check_symbols(sample=sample))
@@ -129,7 +135,8 @@ class AsyncSymbols:
         )
 
     async def compact(self) -> SymbolsInfo:
-        """Make a new base of the list now, which else happens in the background. Unavailable when that fails."""
+        """Merge the list's journal into a new base now, which otherwise happens in the background. Raises Unavailable
+        when that fails."""
         return _info(
             await self._session.call("compact symbols", lambda: self._session.access.compact_symbols())
         )

@@ -1,4 +1,4 @@
-"""The catalog about itself, as Arrow tables: what is in it and what happened, at a version.
+"""System tables: a catalog's contents and history at a version, as Arrow tables.
 
 | Table | One row for each | Of |
 | --- | --- | --- |
@@ -7,9 +7,9 @@
 | `objects` | namespace, table, view | the version |
 | `files` | data file of a native table, with the bounds of its columns | the version |
 | `pipelines` | job of a pipeline | the version |
-| `subscriptions` | durable subscription | the version; how far it is, of the head only |
+| `subscriptions` | durable subscription | the version; its position only at the head |
 
-Columns are only ever added. Times are microseconds in UTC.
+Later releases only add columns. Times are microseconds in UTC.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DECLARED = pa.list_(pa.struct([("table", pa.string()), ("table_id", pa.string()
 
 
 def _schema(**fields: Any) -> pa.Schema:
-    """A trailing underscore in a name: never NULL."""
+    """Return a schema. A name with a trailing underscore is a column that is never NULL."""
     return pa.schema(
         [pa.field(name.rstrip("_"), kind, not name.endswith("_")) for name, kind in fields.items()]
     )
@@ -109,20 +109,20 @@ SCHEMAS: dict[str, pa.Schema] = {
         position=pa.int64(), created_at_=_TIME,
     ),
 }  # fmt: skip
-"""The columns of each system table. Rows are counted as data files have them: where `row_count_exact` is false, or
-`delete_predicates` of a file is above 0, some of these may be deleted, and the count is the most that there can be."""
+"""The columns of each system table. Counts of rows are those in data files. Where `row_count_exact` is false, or a
+file's `delete_predicates` is above 0, some of these rows may be deleted, and the count is an upper bound."""
 
 Row = dict[str, Any]
 
 
 class Names:
-    """Full names of objects that were asked for: some, with `*` and `?` as in `events(names=)`, or all."""
+    """The full names of the requested objects: all, or those that match, with `*` and `?` as in `events(names=)`."""
 
     def __init__(self, names: str | Iterable[str] | None) -> None:
         listed = None if names is None else several("names", (names,) if isinstance(names, str) else names)
         for name in listed or ():
             if not isinstance(name, str):
-                raise InvalidInput(f"names: {name!r} is no text", hint='for example "sales.*"')
+                raise InvalidInput(f"names: {name!r} is not text", hint='give names such as "sales.*"')
         self._patterns = None if listed is None else [pattern_of(name) for name in listed]
 
     def has(self, full_name: str) -> bool:
@@ -146,19 +146,24 @@ async def system_table(
     names: str | Iterable[str] | None = None,
     after: int | None = None,
 ) -> pa.Table:
-    """One of `SCHEMAS` at a version. `names`: of the objects whose rows are wanted (`*`, `?`); `after`: for `log` and
-    `changes`, only versions above it. `is_head`: the version is the newest.
+    """Return the system table `name`, one of `SCHEMAS`, at a version.
 
-    Raises NotFound (`no_table`) for a table that there is not, InvalidInput for `after` with another one, Expired when
-    history after `after` is gone.
+    - `names`: return only rows of these objects (`*` and `?` are wildcards).
+    - `after`: for `log` and `changes`, return only versions above it.
+    - `is_head`: whether the version is the head.
+
+    Raises NotFound (`no_table`) for an unknown system table, InvalidInput for `after` with any other table, and Expired
+    when history after `after` has expired.
     """
     schema = SCHEMAS.get(name) if isinstance(name, str) else None
     if schema is None:
         raise NotFound(
-            f"there is no system table {name!r}", kind="no_table", hint=f"there are {', '.join(SCHEMAS)}"
+            f"there is no system table {name!r}", kind="no_table", hint=f"use one of {', '.join(SCHEMAS)}"
         )
     if after is not None and name not in ("log", "changes"):
-        raise InvalidInput(f"the system table {name} has no history", hint="after= is for log and changes")
+        raise InvalidInput(
+            f"the system table {name} has no history", hint="leave out after=: it is for log and changes"
+        )
     query = _Query(session, version, is_head, Names(names), parse_bound("after", after))
     batches: list[pa.RecordBatch] = []
     pending: list[Row] = []
@@ -189,7 +194,7 @@ async def _events(query: _Query) -> AsyncIterator[Event]:
             yield event
 
 
-def _brief(action: Action) -> Row:
+def _action_row(action: Action) -> Row:
     return {"type": action.type, "kind": action.kind, "name": action.name}
 
 
@@ -212,8 +217,8 @@ async def _log(query: _Query) -> AsyncIterator[Row]:
                 "key": transaction.key or None,
                 "writer_name": name,
                 "writer_sequence": sequence,
-                "actions": [_brief(action) for action in transaction.actions],
-                "reads": [_brief(read) for read in transaction.reads],
+                "actions": [_action_row(action) for action in transaction.actions],
+                "reads": [_action_row(read) for read in transaction.reads],
             }
 
 
@@ -247,7 +252,7 @@ async def _definitions(
 
 
 async def _objects_of(query: _Query, kinds: Sequence[Kind]) -> AsyncIterator[tuple[ObjectName, Definition]]:
-    """Namespaces with what is in them, or of some kinds only; those asked for."""
+    """Yield the requested objects of some kinds, namespace by namespace."""
     async for namespace in query.session.all_names(query.version, Kind.NAMESPACE):
         names = [fmt.namespace_name(namespace)] if Kind.NAMESPACE in kinds else []
         for kind in (Kind.TABLE, Kind.VIEW):
@@ -316,7 +321,7 @@ async def _files(query: _Query) -> AsyncIterator[Row]:
                 "sequence": sequence,
                 "schema_id": file.schema_id,
                 "delete_predicates": sum(sequence <= p.sequence for p in table.delete_predicates),
-                "partition": _partition(table, columns, file),
+                "partition": _partition_values(table, columns, file),
                 "sorted": bool(file.sort_order_id),
                 "columns": [_statistics(file, number, columns) for number in sorted(file.value_counts)],
             }
@@ -325,7 +330,7 @@ async def _files(query: _Query) -> AsyncIterator[Row]:
 _Columns = dict[int, tuple[str, Column]]
 
 
-def _partition(table: TableDef, columns: _Columns, file: DataFile) -> list[tuple[str, str | None]]:
+def _partition_values(table: TableDef, columns: _Columns, file: DataFile) -> list[tuple[str, str | None]]:
     found = []
     for field in table.partition_spec:
         if field.column_id in file.partition:
@@ -336,8 +341,8 @@ def _partition(table: TableDef, columns: _Columns, file: DataFile) -> list[tuple
 
 
 def _statistics(file: DataFile, number: int, columns: _Columns) -> Row:
-    """Of one column of a file; of one that the table has no more, or that lies in a list or map, without its name
-    and bounds."""
+    """Return the statistics of one column of a file. A column that was dropped, or that is inside a list or map, comes
+    without name and bounds."""
     path, column = columns.get(number, (None, None))
     return {
         "id": number,
@@ -346,12 +351,12 @@ def _statistics(file: DataFile, number: int, columns: _Columns) -> Row:
         "null_count": file.null_counts.get(number),
         "nan_count": file.nan_counts.get(number),
         "size_bytes": file.column_sizes.get(number),
-        "lower": _bound(column, file.lower_bounds.get(number)),
-        "upper": _bound(column, file.upper_bounds.get(number)),
+        "lower": _bound_text(column, file.lower_bounds.get(number)),
+        "upper": _bound_text(column, file.upper_bounds.get(number)),
     }
 
 
-def _bound(column: Column | None, data: bytes | None) -> str | None:
+def _bound_text(column: Column | None, data: bytes | None) -> str | None:
     if column is None or data is None:
         return None
     value = python_value(column, decode_bound(column, data))
@@ -367,10 +372,10 @@ async def _pipelines(query: _Query) -> AsyncIterator[Row]:
     async for name, definition in _definitions(query, names):
         pipeline = pipeline_of(name, cast(PipelineDef, definition), query.version)
         for job in pipeline.jobs.values():
-            yield _job(query.version, pipeline.name, job)
+            yield _job_row(query.version, pipeline.name, job)
 
 
-def _job(version: int, pipeline: str, job: Job) -> Row:
+def _job_row(version: int, pipeline: str, job: Job) -> Row:
     return {
         "version": version,
         "pipeline": pipeline,
@@ -407,7 +412,7 @@ async def _subscriptions(query: _Query) -> AsyncIterator[Row]:
         yield {
             **msgspec.structs.asdict(described),
             "holder": entry.holder or None,
-            "position": None,  # what was acknowledged lies beside the tree, and is known of the head only
+            "position": None,  # positions are stored outside the tree, so only the head's are known
             "created_at": time_of(entry.created_at_millis),
         }
 

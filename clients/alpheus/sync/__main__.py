@@ -1,11 +1,11 @@
-"""Write the forwarding verbs of the synchronous client anew, or compare them with the asynchronous ones.
+"""Generate the forwarding verbs of the synchronous client from the asynchronous ones, or compare the two.
 
-    python -m alpheus.sync            write the part below the mark of each class of `FRONTS`
+    python -m alpheus.sync            write the generated part of each class of `FRONTS`
     python -m alpheus.sync --check    exit 1 and name the classes whose part differs
 
-A class of the synchronous client ends with a mark; below it stand the public verbs and properties of its asynchronous
-twin, with their signatures and docstrings, each forwarding to the twin. What the class defines above the mark by hand
-is left out. Needs ruff, and runs in a checkout only.
+A class of the synchronous client contains a mark. Below the mark are the public verbs and properties of its
+asynchronous twin, with their signatures and docstrings, each forwarding to the twin. Verbs that the class defines by
+hand above the mark are left out. This needs ruff, and runs only in a checkout.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Front(NamedTuple):
-    """A class of the synchronous client, and where its verbs come from."""
+    """A class of the synchronous client, and the asynchronous class that its verbs come from."""
 
     file: str
     name: str
     twin_file: str
     twin: str
     core: str
-    """The expression that gives the asynchronous twin."""
+    """The expression for the asynchronous twin."""
     values: str = ""
-    """The same for its properties, which work in a forked child as well; empty: `core`."""
+    """The same for properties, which must also work in a forked child. Empty means `core`."""
     run: str = "run"
     omitted: tuple[str, ...] = ()
-    """Verbs that are of no use there, or that a class above it forwards already."""
+    """Verbs that are useless in synchronous code, or that a base class already forwards."""
 
 
 FRONTS = (
@@ -69,20 +69,20 @@ RETURNED = {
     "AsyncSnapshot": "Snapshot(self, {})",
     "AsyncTransaction": "Transaction({})",
 }
-"""What the synchronous client makes of a value of an asynchronous class."""
+"""How the synchronous client wraps a value of an asynchronous class."""
 
 NAMES = {"AsyncIterator": "Iteration"} | {
     name: name.removeprefix("Async") for name in RETURNED if name != "AsyncIterator"
 }
-"""Classes of annotations by their synchronous twins."""
+"""Classes in annotations, and their synchronous twins."""
 
 
-def mark(front: Front) -> str:
+def mark_of(front: Front) -> str:
     return f"    # -- generated from {front.twin} by `python -m alpheus.sync`\n"
 
 
-def forwarded(front: Front, twin_source: str, by_hand: set[str]) -> str:
-    """The verbs of the twin that are not there by hand, in the twin's order, not yet formatted."""
+def forward_verbs(front: Front, twin_source: str, by_hand: set[str]) -> str:
+    """Return the twin's verbs that are not defined by hand, in the twin's order, not yet formatted."""
     functions = [
         function
         for function in _class_of(twin_source, front.twin).body
@@ -113,7 +113,7 @@ def _overload(function: Function) -> str:
 
 
 def _head(function: Function) -> str:
-    """Decorators and signature."""
+    """Return decorators and signature."""
     signature = f"def {function.name}({ast.unparse(function.args)}) -> {_returned_type(function)}:"
     return "\n".join([*(f"@{each}" for each in _decorators(function)), signature])
 
@@ -126,14 +126,14 @@ def _returned_type(function: Function) -> str:
 
 
 def _forwarding(front: Front, function: Function, source: str, *, is_overloaded: bool) -> str:
-    """One verb or property, indented as in a class."""
+    """Return one verb or property, indented as in a class."""
     head = textwrap.indent(_head(function), "    ")
     body = _overloaded_body(front, function) if is_overloaded else _body(front, function)
     return "\n".join([head, *_docstring(function, source), *body]) + "\n"
 
 
 def _docstring(function: Function, source: str) -> list[str]:
-    """As it is written, for the same indentation."""
+    """Return the docstring as it is written; the indentation is the same."""
     first = function.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         return [" " * 8 + (ast.get_source_segment(source, first) or "")]
@@ -141,10 +141,10 @@ def _docstring(function: Function, source: str) -> list[str]:
 
 
 def _overloaded_body(front: Front, function: Function) -> list[str]:
-    """A call that no overload fits alone."""
+    """Return the body of an overloaded verb. No overload fits the call in it, so the verb is typed as Any."""
     return [
         f"        verb: Any = {front.core}.{function.name}",
-        f"        returned: {_returned_type(function)} = {front.run}(verb{_passed_on(function.args)})",
+        f"        returned: {_returned_type(function)} = {front.run}(verb{_pass_on(function.args)})",
         "        return returned",
     ]
 
@@ -152,17 +152,17 @@ def _overloaded_body(front: Front, function: Function) -> list[str]:
 def _body(front: Front, function: Function) -> list[str]:
     if "property" in _decorators(function):
         return [f"        return {front.values or front.core}.{function.name}"]
-    value = f"{front.core}.{function.name}{_passed_on(function.args)}"
+    value = f"{front.core}.{function.name}{_pass_on(function.args)}"
     outer = "None" if function.returns is None else ast.unparse(function.returns).partition("[")[0]
-    if isinstance(function, ast.AsyncFunctionDef) and outer != "AsyncIterator":  # that is called, not awaited
+    if isinstance(function, ast.AsyncFunctionDef) and outer != "AsyncIterator":  # a generator is not awaited
         value = f"{front.run}({value})"
     if outer == "None":
         return [f"        {value}"]
     return [f"        return {RETURNED.get(outer, '{}').format(value)}"]
 
 
-def _passed_on(arguments: ast.arguments) -> str:
-    """The arguments of a call that hands on what the verb was given."""
+def _pass_on(arguments: ast.arguments) -> str:
+    """Return the arguments of a call that passes on all arguments of the verb."""
     passed = [argument.arg for argument in [*arguments.posonlyargs, *arguments.args][1:]]
     if arguments.vararg is not None:
         passed.append(f"*{arguments.vararg.arg}")
@@ -179,23 +179,25 @@ def _class_of(source: str, name: str) -> ast.ClassDef:
     raise SystemExit(f"there is no class {name}")
 
 
-def regenerated(front: Front, source: str, twin_source: str) -> str:
-    """The source of the front's file with the part below the mark of the class written anew, not yet formatted."""
+def regenerate(front: Front, source: str, twin_source: str) -> str:
+    """Return the source of the front's file with the generated part of the class replaced, not yet formatted."""
     node = _class_of(source, front.name)
     lines = source.splitlines(keepends=True)
     following = [each.lineno for each in ast.parse(source).body if each.lineno > node.lineno]
-    ends = min(following, default=len(lines) + 1) - 1  # a mark with nothing below it is no part of the class
-    marked = [number for number in range(node.lineno, ends) if lines[number] == mark(front)]
+    ends = min(following, default=len(lines) + 1) - 1  # a mark at the end of the class is not inside its node
+    marked = [number for number in range(node.lineno, ends) if lines[number] == mark_of(front)]
     if len(marked) != 1:
-        raise SystemExit(f"{front.file}: class {front.name} has {len(marked)} marks {mark(front).strip()!r}")
+        raise SystemExit(
+            f"{front.file}: class {front.name} has {len(marked)} marks {mark_of(front).strip()!r}"
+        )
     by_hand = {each.name for each in node.body if isinstance(each, Function) and each.lineno <= marked[0]}
-    part = forwarded(front, twin_source, by_hand)
+    part = forward_verbs(front, twin_source, by_hand)
     rest = lines[max(node.end_lineno or 0, marked[0] + 1) :]
     return "".join([*lines[: marked[0] + 1], "\n", part, *rest])
 
 
-def formatted(source: str, path: Path) -> str:
-    """As ruff formats it with the settings of the checkout."""
+def format_source(source: str, path: Path) -> str:
+    """Return the source as ruff formats it with the settings of the checkout."""
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=False, cwd=path.parent)
     if done.returncode != 0:
@@ -204,13 +206,13 @@ def formatted(source: str, path: Path) -> str:
 
 
 def generate(root: Path = ROOT) -> dict[Path, str]:
-    """Every file that has a front, as it should be."""
+    """Return every file with a front, as it should be."""
     sources: dict[Path, str] = {}
     for front in FRONTS:
         path = root / front.file
         source = sources.get(path) or path.read_text()
-        sources[path] = regenerated(front, source, (root / front.twin_file).read_text())
-    return {path: formatted(source, path) for path, source in sources.items()}
+        sources[path] = regenerate(front, source, (root / front.twin_file).read_text())
+    return {path: format_source(source, path) for path, source in sources.items()}
 
 
 def main() -> int:
@@ -219,7 +221,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
     options = parser.parse_args()
     files = generate()
     faults = [path for path, source in files.items() if path.read_text() != source]

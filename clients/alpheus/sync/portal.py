@@ -1,4 +1,4 @@
-"""The event loop of the synchronous client, in a thread, and streams read through it."""
+"""The event loop of the synchronous client in its own thread, and streams that are read through it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop. All but the constructor runs in the loop's thread."""
+    """One coroutine on the loop. All methods but the constructor run in the loop's thread."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -31,7 +31,7 @@ class _Call(Generic[T]):
         return await self._coroutine
 
     def cancel(self) -> None:
-        """Cancel the coroutine, whether it runs or has yet to begin; one that ended stays as it is."""
+        """Cancel the coroutine, whether it runs or has not begun. A coroutine that has ended is not affected."""
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -46,7 +46,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine. An interrupt of the waiting thread (Ctrl-C) cancels it."""
+        """Wait for a coroutine and return its result. An interrupt of the waiting thread (Ctrl-C) cancels it."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise AssertionError("the synchronous client was called from its own event loop")
@@ -54,12 +54,12 @@ class BackgroundLoop:
         try:
             return asyncio.run_coroutine_threadsafe(call.run(), self._loop).result()
         except BaseException:
-            # An interrupt may come before the future above has a name, so the call is cancelled, and not the future.
+            # Cancel the call, not the future: an interrupt may come before this code has a reference to the future.
             self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def stop(self) -> None:
-        """Cancel what still runs, and end the thread."""
+        """Cancel all running coroutines, and end the thread."""
         if not self._thread.is_alive():
             return
         asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
@@ -79,7 +79,7 @@ _loop: BackgroundLoop | None = None
 
 
 def background_loop() -> BackgroundLoop:
-    """The loop of this process; a forked child gets its own."""
+    """Return the loop of this process. A forked child gets its own."""
     global _loop
     with _lock:
         if _loop is None:
@@ -92,12 +92,12 @@ _inherited: list[BackgroundLoop] = []
 
 
 def _forget_loop() -> None:
-    # In a forked child: the thread was not copied, the lock may have been held.
+    # Runs in a forked child: the thread was not copied, and another thread may have held the lock.
     global _loop, _lock
     if _loop is not None:
         atexit.unregister(_loop.stop)
-        # Kept: letting go of it would end its tasks and their calls, and gRPC without its threads crashes. A program
-        # that is started with a `preexec_fn`, as Spark's JVM is, passes through here, too.
+        # Keep a reference: freeing the loop would end its tasks and their calls, and gRPC crashes without its threads.
+        # A program that is started with a `preexec_fn`, such as Spark's JVM, also runs this.
         _inherited.append(_loop)
     _lock, _loop = threading.Lock(), None
 
@@ -114,14 +114,16 @@ _END: Any = object()
 
 
 class Iteration(Iterator[T], Closing):
-    """A stream read one value at a time: nothing is fetched ahead of what the transport buffers.
+    """A stream that is read one value at a time. Nothing is fetched ahead, except what the transport buffers.
 
-    `close` (or the end of a `with` block) frees what it holds at the other end; so does letting go of it.
+    `close`, or the end of a `with` block, frees what the stream holds at the other end. So does deleting the last
+    reference to it.
     """
 
     def __init__(self, source: AsyncIterator[T]) -> None:
         self._source = source
-        # An interrupted `__next__` is still winding up when `close` comes; a generator refuses both at once.
+        # After an interrupt, `__next__` may still be ending when `close` is called, and a generator refuses both
+        # concurrently.
         self._turn = asyncio.Lock()
         self._pid = os.getpid()
 
@@ -130,7 +132,9 @@ class Iteration(Iterator[T], Closing):
 
     def __next__(self) -> T:
         if self._pid != os.getpid():
-            raise InvalidInput("a stream does not live on in a forked process", hint="start it again there")
+            raise InvalidInput(
+                "a stream cannot be used in a forked process", hint="open the stream again in this process"
+            )
         value = run(self._anext())
         if value is _END:
             raise StopIteration
@@ -141,7 +145,7 @@ class Iteration(Iterator[T], Closing):
             return await anext(self._source, _END)
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the stream. Idempotent."""
         if self._pid == os.getpid():
             run(self._aclose())
 

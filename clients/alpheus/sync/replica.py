@@ -18,8 +18,8 @@ from alpheus_journal.errors import AlpheusError
 T = TypeVar("T")
 
 
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a read of a replica, which never waits, without an event loop."""
+def _run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a read of a replica without an event loop: such reads never wait."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -29,14 +29,14 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Replica(Shown, SyncPinnedReads, Closing):
-    """A copy of the catalog in this process, kept up to date in the background. Reads are of `version`, which only goes
-    up; they give the same as the catalog at that version, in microseconds.
+    """A copy of the catalog in this process, kept up to date in the background.
 
-    A context manager; `close` it. Values are shared by all readers: do not change the dicts in them. The catalog that
-    it came from never reads an older version than its replica has.
+    Reads see `version`, which only goes up. They return what the catalog returns at that version, in microseconds. The
+    catalog object that made the replica never reads an older version than the replica has. All readers share the
+    values, so do not change the dicts in them. A replica is a context manager; otherwise call `close`.
     """
 
-    _run = staticmethod(_at_once)
+    _run = staticmethod(_run_now)
 
     def __init__(self, core: AsyncReplica) -> None:
         self._core = core
@@ -50,8 +50,11 @@ class Replica(Shown, SyncPinnedReads, Closing):
         return self._core._facts()
 
     def wait_for(self, version: int, timeout: float | None = None) -> int:
-        """Return once reads see `version` or a newer one; the version that they see. Unavailable (`replica_behind`)
-        after `timeout` seconds; without it there is no end to waiting for a version that nobody commits."""
+        """Wait until reads see `version` or a newer one, and return the version that they see.
+
+        Raises Unavailable (`replica_behind`) after `timeout` seconds. Without a timeout, a version that is never
+        committed is waited for without end.
+        """
         if type(version) is int and self._direct.has_reached(version):
             return self._core.version
         return run(self._core.wait_for(version, timeout))
@@ -62,12 +65,12 @@ class Replica(Shown, SyncPinnedReads, Closing):
             run(self._core.close())
 
     def load_table(self, name: Name) -> Table:
-        """NotFound (`no_table`) when it is not there."""
+        """Return one table. Raises NotFound (`no_table`)."""
         return self._direct.load_table(name)
 
     def load_tables(self, names: Iterable[Name]) -> list[Table]:
-        """Many tables in one round trip, all at one version, in the order of their names. NotFound names
-        the first that is not there."""
+        """Return many tables, all at one version, in the order of `names`. Raises NotFound, which names the first
+        missing table."""
         return self._direct.load_tables(names)
 
     def table_exists(self, name: Name) -> bool:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Scan(Shown):
-    """The rows of a table at one version, planned: which files are read, and which are skipped and why.
+    """A planned read of a table at one version: which files are read, which are skipped, and why.
 
-    Reads nothing until it is asked, and reads again each time. Anything that takes Arrow's stream protocol takes it:
-    `pyarrow.table(scan)`, `polars.from_arrow(scan)`, `duckdb.sql("from scan")`.
+    A scan reads nothing until rows are requested, and reads again for each request. Anything that supports Arrow's
+    stream protocol accepts a scan: `pyarrow.table(scan)`, `polars.from_arrow(scan)`, `duckdb.sql("from scan")`.
     """
 
     def __init__(self, core: AsyncScan) -> None:
@@ -67,10 +67,11 @@ class Scan(Shown):
     def to_duckdb(
         self, connection: duckdb.DuckDBPyConnection | None = None, name: str | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """A relation of the rows, and with `name` a view of that name in the connection (None: DuckDB's default one).
+        """Return a relation of the rows. With `name`, also make a view of that name in the connection, by default
+        DuckDB's default connection.
 
-        Every query streams the rows anew. Files are pruned by the `where` of the scan; what the query filters by
-        itself is filtered after reading. Needs the extra `duckdb`.
+        Every query streams the rows again. The `where` of the scan prunes files; filters of the query itself apply
+        after reading. Needs the extra `duckdb`.
         """
         try:
             import duckdb

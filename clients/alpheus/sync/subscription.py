@@ -20,10 +20,13 @@ from alpheus_journal.errors import InvalidInput
 class Subscription(Iterator[Event], Closing):
     """A consumer of a durable subscription: an iterator of events, and a context manager.
 
-    It stands by until it is its turn; leaving the block gives the turn to the next one. What was delivered and not
-    acknowledged comes again to whoever is next. When another consumer took over (this one was silent for the lease),
-    iterating and acknowledging raise Conflict (`subscription_claimed`), which names it; NotFound (`no_subscription`)
-    when the subscription was deleted; Expired when events that were not acknowledged are gone.
+    The consumer stands by until it is its turn, and leaving the block gives the turn to the next consumer. Events that
+    were delivered but not acknowledged are delivered again in the next turn. Iterating and acknowledging raise
+
+    - Conflict (`subscription_claimed`), which names the other consumer, when another consumer took over because this
+      one was silent for the lease;
+    - NotFound (`no_subscription`) when the subscription was deleted;
+    - Expired when events that were not acknowledged have expired.
     """
 
     def __init__(self, make: Callable[[], AsyncSubscription]) -> None:
@@ -31,13 +34,13 @@ class Subscription(Iterator[Event], Closing):
             return make()
 
         self._inner = run(made())
-        self._fetched: Event | None = None  # that may not have got to the caller
+        self._fetched: Event | None = None  # an event that may not have reached the caller
         self._pid = os.getpid()
 
     def _core(self) -> AsyncSubscription:
         if self._pid != os.getpid():
             raise InvalidInput(
-                "a consumer does not live on in a forked process", hint="subscribe again there"
+                "a consumer cannot be used in a forked process", hint="subscribe again in this process"
             )
         return self._inner
 
@@ -55,8 +58,8 @@ class Subscription(Iterator[Event], Closing):
         return event
 
     async def _fetch(self) -> Event:
-        """What an interrupted call (Ctrl-C) was about to return comes again: passed over, it would count as done with
-        the next acknowledgement."""
+        """Return the next event. An event that an interrupted call (Ctrl-C) was about to return comes again: if it were
+        skipped, the next acknowledgement would count it as done."""
         if self._fetched is not None:
             check_running(self._inner)
             return self._fetched
@@ -64,7 +67,7 @@ class Subscription(Iterator[Event], Closing):
         return event
 
     def close(self) -> None:
-        """Leave: the next consumer goes on at once, behind what was acknowledged. Idempotent."""
+        """Give up the turn. The next consumer continues immediately, behind the last acknowledged event. Idempotent."""
         if self._pid == os.getpid():
             run(self._inner.close())
 
@@ -104,7 +107,7 @@ class Subscription(Iterator[Event], Closing):
 
 
 class Subscriptions:
-    """Durable subscriptions as entries of the catalog. `catalog.subscribe` consumes one."""
+    """The catalog's durable subscriptions. `catalog.subscribe` consumes one of them."""
 
     def __init__(self, core: Callable[[], AsyncSubscriptions]) -> None:
         self._core = core

@@ -12,7 +12,7 @@ from alpheus.sync.portal import run
 
 
 class Symbols:
-    """The list of all live objects' names, and its upkeep."""
+    """The list of all live objects' names, and its maintenance."""
 
     def __init__(self, core: Callable[[], AsyncSymbols]) -> None:
         self._core = core
@@ -28,20 +28,27 @@ class Symbols:
         at: When = None,
         limit: int | None = None,
     ) -> builtins.list[Symbol]:
-        """Names in key order, by kind ("table", ...; None: all), namespace (itself and what is in it), and beginning or
-        pattern of the full name ("namespace.name"; `*` is any text, `?` one character). All at one version."""
+        """Return names in key order, all at one version.
+
+        - `kind`: "table" and so on; None means all kinds.
+        - `namespace`: the namespace itself and everything in it.
+        - `prefix`, `pattern`: of the full name, "namespace.name". In a pattern `*` stands for any text and `?` for one
+          character.
+        """
         return run(self._core().list(kind, namespace, prefix, pattern, at, limit))
 
     def reload(self) -> SymbolsInfo:
-        """Make the list anew from the tree of the head, aside, and swap. Readers never see a gap. A daemon, or a
-        process with the catalog in memory, makes all of it anew and deletes the checkpoints: it may come from one."""
+        """Rebuild the list from the tree of the head, and replace it in one step: readers never see a gap. A daemon, or
+        a process with the catalog in memory, rebuilds its whole memory and deletes the checkpoints, because the memory
+        may come from one."""
         return run(self._core().reload())
 
     def check(self, sample: int | None = None) -> SymbolDrift:
-        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs is
-        left at once, and the tree read instead; a daemon then loads it anew."""
+        """Compare the memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs is no
+        longer used from that moment on, and reads use the tree. A daemon then reloads its memory."""
         return run(self._core().check(sample))
 
     def compact(self) -> SymbolsInfo:
-        """Make a new base of the list now, which else happens in the background. Unavailable when that fails."""
+        """Merge the list's journal into a new base now, which otherwise happens in the background. Raises Unavailable
+        when that fails."""
         return run(self._core().compact())
