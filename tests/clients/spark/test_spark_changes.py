@@ -426,12 +426,12 @@ def test_values_that_are_computed_of_a_row_alone(lake: SparkCatalog) -> None:
 @pytest.mark.parametrize(
     ("value", "kind", "says", "hint"),
     [
-        ("paid", "bad_argument", "`paid` cannot be resolved", "text stands between single quotes"),
+        ("paid", "bad_argument", "`paid` cannot be resolved", "put text in single quotes"),
         ("i +", "bad_argument", "Syntax error", "an expression in Spark's SQL"),
-        ("", "bad_argument", "empty statement", "an expression of Spark's SQL"),
-        ("nosuch(i)", "bad_argument", "`nosuch`", "an expression of Spark's SQL"),
+        ("", "bad_argument", "empty statement", "an expression in Spark's SQL"),
+        ("nosuch(i)", "bad_argument", "`nosuch`", "an expression in Spark's SQL"),
         (object(), "bad_argument", "object is no value for a column", "a plain Python value"),
-        ({"a": 1}, "bad_argument", "Literal for", "a plain value of Python"),
+        ({"a": 1}, "bad_argument", "Literal for", "a plain Python value"),
         ("i DIV (i - i)", "bad_data", "Division by zero", "divided by zero"),
         ("i + 2147483647", "bad_data", "overflow", "too large"),
         ("CAST(k AS INT)", "bad_data", "cannot be cast", "CASE"),
