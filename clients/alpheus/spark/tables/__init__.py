@@ -4,10 +4,11 @@
     reader         tables of one version as DataFrames and temporary views
     scan           rows of a table's files, planned on the driver, read by Spark's Parquet reader
     files          scans of exact file lists; writes into a transaction's own folder
-    column_names   files read under the names that their columns have in them
+    column_names   the names that columns have inside files
     schemas        Spark's types and a table's columns
     transaction    the verbs with DataFrames, which commit together
-    row_changes    delete, update, overwrite some rows
+    row_changes    delete, update, overwrite some rows; compact
+    assignments    what an update sets
     merge          merge by key
 
 **Reads.** Spark's own Parquet reader gets the file list of one version; fields are matched by id. Nothing is pruned
