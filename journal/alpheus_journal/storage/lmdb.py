@@ -117,7 +117,7 @@ class LmdbStorage(Storage):
         return (await self._run(self._readers, self._read_all, [path], size_max))[path]
 
     async def read_many(self, paths: Iterable[str], *, size_max: int) -> dict[str, bytes]:
-        inside, outside = _divided(paths)
+        inside, outside = _split_paths(paths)
         found = await self._run(self._readers, self._read_all, inside, size_max)
         if outside:
             found |= await self._files.read_many(outside, size_max=size_max)
@@ -134,7 +134,7 @@ class LmdbStorage(Storage):
         return await self._run(self._readers, self._stat, path)
 
     async def stat_many(self, paths: Iterable[str]) -> dict[str, ObjectInfo | None]:
-        inside, outside = _divided(paths)
+        inside, outside = _split_paths(paths)
         found = await self._run(self._readers, lambda: {path: self._stat(path) for path in inside})
         return found | await self._files.stat_many(outside)
 
@@ -165,14 +165,14 @@ class LmdbStorage(Storage):
         await self.put_many({path: data})
 
     async def put_many(self, files: Mapping[str, bytes]) -> None:
-        inside, outside = _divided(files)
+        inside, outside = _split_paths(files)
         if outside:
             await self._files.put_many({path: files[path] for path in outside})
         if inside:
             await self._run(self._writer, self._put_all, {path: files[path] for path in inside})
 
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
-        inside, outside = _divided(files)
+        inside, outside = _split_paths(files)
         if outside or _is_data(check_path(slot)):
             await super().publish(files, slot, root)
             return
@@ -182,7 +182,7 @@ class LmdbStorage(Storage):
         self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
     ) -> dict[str, str | None]:
         """As the interface says; the look is part of the transaction."""
-        inside, outside = _divided(files)
+        inside, outside = _split_paths(files)
         if outside or any(_is_data(check_path(path)) for path in (slot, *beside)):
             return await super().publish_looking(files, slot, root, beside)
         fresh = {path: files[path] for path in inside}
@@ -206,7 +206,7 @@ class LmdbStorage(Storage):
         return self._files.uri(path)
 
     async def make_durable(self, paths: Sequence[str]) -> None:
-        inside, outside = _divided(paths)
+        inside, outside = _split_paths(paths)
         for path in inside:
             if not await self.exists(path):
                 raise file_not_there(path, self.url)
@@ -242,10 +242,10 @@ class LmdbStorage(Storage):
         def job(transaction: Any) -> dict[str, bytes]:
             found = {}
             for path in paths:
-                value = transaction.get(_key(path))
+                value = transaction.get(_key_of(path))
                 if value is None:
                     raise file_not_there(path, self.url)
-                _, start = _header(value, path)
+                _, start = _parse_header(value, path)
                 check_size(path, len(value) - start, size_max)
                 found[path] = bytes(value[start:])
             return found
@@ -254,10 +254,10 @@ class LmdbStorage(Storage):
 
     def _stat(self, path: str) -> ObjectInfo | None:
         def job(transaction: Any) -> ObjectInfo | None:
-            value = transaction.get(_key(path))
+            value = transaction.get(_key_of(path))
             if value is None:
                 return None
-            return msgspec.structs.replace(_info(path, value), tag=_tag(value))
+            return msgspec.structs.replace(_info_of(path, value), tag=_tag_of(value))
 
         return self._environment.read(job, path)
 
@@ -275,9 +275,9 @@ class LmdbStorage(Storage):
                 key, value = bytes(cursor.key()), cursor.value()
                 if not key.startswith(beginning):
                     break
-                path = _path(key, value)
+                path = _path_of(key, value)
                 if path.startswith(prefix):
-                    batch.append(_info(path, value))
+                    batch.append(_info_of(path, value))
                 if len(batch) >= LIST_BATCH:
                     return tuple(batch), key
                 more = cursor.next()
@@ -289,25 +289,25 @@ class LmdbStorage(Storage):
         self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str] = ()
     ) -> dict[str, str | None]:
         found: dict[str, str | None] = {slot: None}
-        values = {_key(path): self._value(path, data) for path, data in files.items()}
-        taken = self._value(slot, root)
+        values = {_key_of(path): self._encode_value(path, data) for path, data in files.items()}
+        taken = self._encode_value(slot, root)
 
         def job(transaction: Any) -> None:
             # The slot first: who is late has written nothing.
-            if not transaction.put(_key(slot), taken, overwrite=False):
+            if not transaction.put(_key_of(slot), taken, overwrite=False):
                 raise slot_taken(slot)
             for key, value in values.items():
                 transaction.put(key, value)
             for path in beside:
-                value = transaction.get(_key(path))
-                found[path] = None if value is None else _tag(value)
+                value = transaction.get(_key_of(path))
+                found[path] = None if value is None else _tag_of(value)
 
         self._environment.write(job, slot, [len(taken), *map(len, values.values())])
-        found[slot] = _tag(memoryview(taken))
+        found[slot] = _tag_of(memoryview(taken))
         return found
 
     def _put_all(self, files: Mapping[str, bytes]) -> None:
-        values = {_key(path): self._value(path, data) for path, data in files.items()}
+        values = {_key_of(path): self._encode_value(path, data) for path, data in files.items()}
 
         def job(transaction: Any) -> None:
             for key, value in values.items():
@@ -316,9 +316,9 @@ class LmdbStorage(Storage):
         self._environment.write(job, next(iter(files)), map(len, values.values()))
 
     def _delete(self, path: str) -> None:
-        self._environment.write(lambda transaction: transaction.delete(_key(path)), path)
+        self._environment.write(lambda transaction: transaction.delete(_key_of(path)), path)
 
-    def _value(self, path: str, data: bytes) -> bytes:
+    def _encode_value(self, path: str, data: bytes) -> bytes:
         encoded = path.encode()
         if len(encoded) > PATH_SIZE_BYTES_MAX:
             raise InvalidInput(
@@ -331,14 +331,14 @@ class LmdbStorage(Storage):
 # --- keys and values -------------------------------------------------------------------------------
 
 
-def _key(path: str) -> bytes:
+def _key_of(path: str) -> bytes:
     key = path.encode()
     if len(key) <= _KEY_SIZE:
         return key
     return key[:_KEY_BEGINNING] + b"\0" + hashlib.sha256(key).digest()
 
 
-def _header(value: memoryview, path: str) -> tuple[int, int]:
+def _parse_header(value: memoryview, path: str) -> tuple[int, int]:
     """When it was written, and where the content begins."""
     if len(value) >= _HEADER.size:
         millis, path_size = _HEADER.unpack_from(value)
@@ -347,19 +347,19 @@ def _header(value: memoryview, path: str) -> tuple[int, int]:
     raise unreadable(path, "has no valid header in the LMDB file")
 
 
-def _path(key: bytes, value: memoryview) -> str:
+def _path_of(key: bytes, value: memoryview) -> str:
     if b"\0" not in key:
         return key.decode("utf-8", "replace")
-    _, start = _header(value, repr(key))
+    _, start = _parse_header(value, repr(key))
     return bytes(value[_HEADER.size : start]).decode("utf-8", "replace")
 
 
-def _tag(value: memoryview) -> str:
+def _tag_of(value: memoryview) -> str:
     return f"{len(value)}-{zlib.crc32(value)}"
 
 
-def _info(path: str, value: memoryview) -> ObjectInfo:
-    millis, start = _header(value, path)
+def _info_of(path: str, value: memoryview) -> ObjectInfo:
+    millis, start = _parse_header(value, path)
     return ObjectInfo(path, len(value) - start, millis)
 
 
@@ -367,7 +367,7 @@ def _is_data(path: str) -> bool:
     return path.startswith(DATA_FOLDER)
 
 
-def _divided(paths: Iterable[str]) -> tuple[list[str], list[str]]:
+def _split_paths(paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Those that are keys, and those that are plain files."""
     checked = [check_path(path) for path in paths]
     return [path for path in checked if not _is_data(path)], [path for path in checked if _is_data(path)]

@@ -103,7 +103,7 @@ class Environment:
                 self._environment.close()
 
     @classmethod
-    def forked(cls) -> None:
+    def close_after_fork(cls) -> None:
         # Now, before a file is opened again: later it would drop the locks of that one. LMDB leaves alone what
         # belongs to the parent, but for its open transactions: then it stays open, and this process cannot
         # open the file a second time.
@@ -118,12 +118,12 @@ class Environment:
             return self._try_open(readonly=False)
         except lmdb.Error as error:
             if error.code not in (errno.EACCES, errno.EROFS):
-                raise self._not_opened(error) from error
+                raise self._open_error(error) from error
         try:
             self.is_readonly = True
             return self._try_open(readonly=True)
         except lmdb.Error as error:
-            raise self._not_opened(error) from error
+            raise self._open_error(error) from error
 
     def _try_open(self, *, readonly: bool) -> Any:
         return lmdb.open(
@@ -134,7 +134,7 @@ class Environment:
             mode=0o777,
         )
 
-    def _not_opened(self, error: lmdb.Error) -> AlpheusError:
+    def _open_error(self, error: lmdb.Error) -> AlpheusError:
         file = os.path.join(self._path, _FILE)
         if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError | lmdb.CorruptedError):
             return Corrupt(
@@ -193,7 +193,7 @@ class Environment:
         """`job` in a read transaction, whose values are buffers: valid inside only."""
         while True:
             try:
-                with self._within(), self._environment.begin(buffers=True) as transaction:
+                with self._hold_map(), self._environment.begin(buffers=True) as transaction:
                     return job(transaction)
             except lmdb.MapResizedError:
                 self._resize(0)
@@ -205,7 +205,7 @@ class Environment:
                         path=path,
                     ) from error
             except lmdb.Error as error:
-                raise self._not_read(error, path) from error
+                raise self._read_error(error, path) from error
 
     def write(self, job: Callable[[Any], object], path: str, sizes: Iterable[int] = ()) -> None:
         """`job` in a write transaction: all of it durable, or nothing done. It may run again in another one.
@@ -222,7 +222,7 @@ class Environment:
             while True:
                 size = self._environment.info()["map_size"]
                 try:
-                    with self._within():
+                    with self._hold_map():
                         self._write_once(job, path, room)
                     return
                 except lmdb.MapResizedError:
@@ -233,7 +233,7 @@ class Environment:
                     self._environment.reader_check()  # a killed reader keeps old pages in use
                     self._resize(size * 2)
                 except lmdb.Error as error:
-                    raise self._not_written(error, path) from error
+                    raise self._write_error(error, path) from error
 
     def _write_once(self, job: Callable[[Any], object], path: str, room: int) -> None:
         transaction = self._environment.begin(write=True)
@@ -290,13 +290,13 @@ class Environment:
             directory.anchor()
         except OSError as error:
             self._broken = directory.broken
-            raise directory.not_written(error, path) from error
+            raise directory.write_error(error, path) from error
         finally:
             os.close(directory.fd)
         self._anchored = True
 
     @contextlib.contextmanager
-    def _within(self) -> Iterator[None]:
+    def _hold_map(self) -> Iterator[None]:
         """While inside, the map stays where it is."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
@@ -326,7 +326,7 @@ class Environment:
                 self._resizing = False
                 self._gate.notify_all()
 
-    def _not_read(self, error: lmdb.Error, path: str) -> AlpheusError:
+    def _read_error(self, error: lmdb.Error, path: str) -> AlpheusError:
         if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
             return Corrupt(
                 f"the LMDB file of {self._url} is damaged: {error}",
@@ -338,7 +338,7 @@ class Environment:
         hint = "check the disk, then restart the process" if isinstance(error, lmdb.PanicError) else ""
         return Unavailable(f"cannot read {path} in {self._url}: {error}", hint=hint, path=path)
 
-    def _not_written(self, error: lmdb.Error, path: str) -> AlpheusError:
+    def _write_error(self, error: lmdb.Error, path: str) -> AlpheusError:
         reason = f"cannot write {path} in {self._url}: {error}"
         if isinstance(error, lmdb.TxnFullError):
             return InvalidInput(
@@ -348,11 +348,11 @@ class Environment:
             self._broken = self._broken or str(error)
             return Unavailable(reason, kind="storage_read_only", hint="restart the process", path=path)
         if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError):
-            return self._not_read(error, path)
+            return self._read_error(error, path)
         return Unavailable(reason, path=path)
 
 
-os.register_at_fork(after_in_child=Environment.forked)
+os.register_at_fork(after_in_child=Environment.close_after_fork)
 
 
 def _inode(file: str) -> tuple[int, int]:

@@ -265,12 +265,12 @@ class LocalStorage(Storage):
                 except OSError as error:
                     if error.errno in ABSENT:
                         self._check_in_place(path)
-                    raise self._directory.not_read(error, path) from error
+                    raise self._directory.read_error(error, path) from error
             self._expose(folders, found)
         return contents
 
     def _read(self, folders: Folders, path: str, size_max: int) -> tuple[bytes, Identity]:
-        with self._opened(folders, path) as (fd, info):
+        with self._open_file(folders, path) as (fd, info):
             check_size(path, info.st_size, size_max)
             chunks, missing = [], info.st_size
             while missing > 0 and (chunk := self._system.read(fd, missing)):
@@ -281,7 +281,7 @@ class LocalStorage(Storage):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks), identity(info)
 
     @contextlib.contextmanager
-    def _opened(self, folders: Folders, path: str) -> Iterator[tuple[int, os.stat_result]]:
+    def _open_file(self, folders: Folders, path: str) -> Iterator[tuple[int, os.stat_result]]:
         folder, _, name = path.rpartition("/")
         fd = self._system.open(name, READ_FLAGS, folders.open(folder))
         try:
@@ -297,7 +297,7 @@ class LocalStorage(Storage):
     def _read_part(self, path: str, start: int, size: int) -> bytes:
         with self._directory.folders() as folders:
             try:
-                with self._opened(folders, path) as (fd, info):
+                with self._open_file(folders, path) as (fd, info):
                     chunks, missing = [], size
                     while missing > 0 and (
                         chunk := self._system.read_at(fd, missing, start + size - missing)
@@ -307,7 +307,7 @@ class LocalStorage(Storage):
             except OSError as error:
                 if error.errno in ABSENT:
                     self._check_in_place(path)
-                raise self._directory.not_read(error, path) from error
+                raise self._directory.read_error(error, path) from error
             self._expose(folders, {path: identity(info)})
         return check_part(path, b"".join(chunks), size)
 
@@ -320,7 +320,7 @@ class LocalStorage(Storage):
                 if error.errno in ABSENT:
                     self._check_in_place(path)
                     return None
-                raise self._directory.not_read(error, path) from error
+                raise self._directory.read_error(error, path) from error
             if stat.S_ISDIR(info.st_mode):
                 return None
             if stat.S_ISLNK(info.st_mode):
@@ -343,7 +343,7 @@ class LocalStorage(Storage):
             try:
                 self._system.stat(SLOTS_FOLDER, self._directory.fd)
             except FileNotFoundError as error:
-                raise self._directory.gone(f"{self._path}/{SLOTS_FOLDER}", path) from error
+                raise self._directory.gone_error(f"{self._path}/{SLOTS_FOLDER}", path) from error
             except OSError:
                 return  # the call itself meets it
 
@@ -391,7 +391,7 @@ class LocalStorage(Storage):
         try:
             batch = tuple(itertools.islice(walk, LIST_BATCH))
         except OSError as error:
-            raise self._directory.not_read(error, "a folder") from error
+            raise self._directory.read_error(error, "a folder") from error
         with self._directory.folders() as folders:
             self._expose(folders, {info.path: identity for info, identity in batch})
         return tuple(info for info, _ in batch)
@@ -435,16 +435,19 @@ class LocalStorage(Storage):
     # -- writing
 
     def _put_all(self, files: Mapping[str, bytes]) -> None:
-        for part in _parts(files):
-            with self._writing(next(iter(part))) as folders, self._staged(folders, part) as staged:
+        for part in _split_files(files):
+            with self._prepare_write(next(iter(part))) as folders, self._stage_files(folders, part) as staged:
                 self._rename_all(folders, staged)
 
     def _publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> Identity:
-        *parts, last = [*_parts(files)] or [{}]
+        *parts, last = [*_split_files(files)] or [{}]
         try:
             for part in parts:
                 self._put_all(part)
-            with self._writing(slot) as folders, self._staged(folders, {**last, slot: root}) as staged:
+            with (
+                self._prepare_write(slot) as folders,
+                self._stage_files(folders, {**last, slot: root}) as staged,
+            ):
                 self._check_clock(staged[-1])
                 self._rename_all(folders, staged[:-1])
                 self._link(folders, staged[-1])
@@ -487,7 +490,7 @@ class LocalStorage(Storage):
 
     def _delete(self, path: str) -> None:
         if self._directory.broken:
-            raise self._directory.read_only(path)
+            raise self._directory.read_only_error(path)
         self._check_in_place(path)
         folder, _, name = path.rpartition("/")
         with self._directory.folders() as folders:
@@ -495,13 +498,13 @@ class LocalStorage(Storage):
                 self._system.unlink(name, folders.open(folder))
             except OSError as error:
                 if error.errno not in ABSENT | {errno.EISDIR}:
-                    raise self._directory.not_written(error, path) from error
+                    raise self._directory.write_error(error, path) from error
 
     def _sync_all(self, paths: Sequence[str]) -> None:
         """What others wrote: the content first, then the entries that lead to it."""
         if not paths:
             return
-        with self._writing(paths[0]) as folders:
+        with self._prepare_write(paths[0]) as folders:
             for path in paths:
                 self._sync_file(folders, path)
             for folder in sorted({path.rpartition("/")[0] for path in paths}):
@@ -513,7 +516,7 @@ class LocalStorage(Storage):
         try:
             fd = self._system.open(name, READ_FLAGS, folders.open(folder))
         except OSError as error:
-            raise self._directory.not_read(error, path) from error
+            raise self._directory.read_error(error, path) from error
         try:
             if not stat.S_ISREG(self._system.fstat(fd).st_mode):
                 raise unreadable(path, "is no regular file")
@@ -522,19 +525,19 @@ class LocalStorage(Storage):
             self._system.close(fd)
 
     @contextlib.contextmanager
-    def _writing(self, path: str) -> Iterator[Folders]:
+    def _prepare_write(self, path: str) -> Iterator[Folders]:
         """A write of `path`: what fails with OSError inside has not been applied."""
         if self._directory.broken:
-            raise self._directory.read_only(path)
+            raise self._directory.read_only_error(path)
         self._check_in_place(path)
         try:
             with self._directory.folders() as folders:
-                self._prepare(folders)
+                self._prepare_once(folders)
                 yield folders
         except OSError as error:
-            raise self._directory.not_written(error, path) from error
+            raise self._directory.write_error(error, path) from error
 
-    def _prepare(self, folders: Folders) -> None:
+    def _prepare_once(self, folders: Folders) -> None:
         """Before this process's first write: try the file system, remove what killed processes left."""
         with self._lock:
             if self._tested:
@@ -549,7 +552,7 @@ class LocalStorage(Storage):
             self._tested = True
 
     @contextlib.contextmanager
-    def _staged(self, folders: Folders, files: Mapping[str, bytes]) -> Iterator[tuple[_Staged, ...]]:
+    def _stage_files(self, folders: Folders, files: Mapping[str, bytes]) -> Iterator[tuple[_Staged, ...]]:
         """Every file whole and durable under a staging name, its folder made and durable."""
         for path in files:
             self._make_folder(folders, path.rpartition("/")[0])
@@ -608,7 +611,7 @@ class LocalStorage(Storage):
             file.pending = False
         failpoints.hit("local.renamed")
         for folder, path in {file.folder: file.path for file in staged}.items():
-            self._settle(folders, folder, path)
+            self._make_entry_durable(folders, folder, path)
         self._remember({file.path: file.identity for file in staged if file.folder == SLOTS_FOLDER})
 
     def _link(self, folders: Folders, file: _Staged) -> None:
@@ -619,7 +622,7 @@ class LocalStorage(Storage):
         failpoints.hit("local.linked")
         self._directory.discard(file.staging_name, source)
         file.pending = False
-        self._settle(folders, file.folder, file.path)
+        self._make_entry_durable(folders, file.folder, file.path)
         if file.folder == SLOTS_FOLDER:
             self._remember({file.path: file.identity})
 
@@ -630,15 +633,15 @@ class LocalStorage(Storage):
         try:
             call(file.staging_name, source, file.name, directory, file.path)
         except OSError as error:
-            if self._landed(file, directory):
+            if self._is_placed(file, directory):
                 return
             if error.errno == errno.EEXIST:
                 raise slot_taken(file.path) from error
             if error.errno in NOT_APPLIED:
-                raise self._directory.not_written(error, file.path) from error
-            raise self._directory.unknown(file.path, error) from error
+                raise self._directory.write_error(error, file.path) from error
+            raise self._directory.unknown_error(file.path, error) from error
 
-    def _landed(self, file: _Staged, directory: int) -> bool:
+    def _is_placed(self, file: _Staged, directory: int) -> bool:
         """Whether our file is there in spite of the error: network file systems repeat a call whose reply
         was lost, and then report what the repetition met."""
         try:
@@ -647,11 +650,11 @@ class LocalStorage(Storage):
             return False
         return identity(found) == file.identity
 
-    def _settle(self, folders: Folders, folder: str, path: str) -> None:
+    def _make_entry_durable(self, folders: Folders, folder: str, path: str) -> None:
         try:
             self._fsync_folder(folders, folder)
         except OSError as error:
-            raise self._directory.unknown(path, error) from error
+            raise self._directory.unknown_error(path, error) from error
 
     def _sync_at_once(self, last: _Staged) -> bool:
         failpoints.hit("local.fsync")
@@ -688,7 +691,7 @@ class LocalStorage(Storage):
         self._directory.fsync_folder(folders.open(folder), folder)
 
 
-def _parts(files: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+def _split_files(files: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
     """Few enough files at a time to hold a descriptor of each."""
     items = iter(files.items())
     while part := dict(itertools.islice(items, STAGED_MAX)):

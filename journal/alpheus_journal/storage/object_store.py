@@ -157,7 +157,7 @@ class ObjectStorage(Storage):
                 raise Unavailable(f"{path} ended after {len(data)} of {size} bytes", path=path)
             return data
 
-        return await self._again("read", path, get)
+        return await self._retry("read", path, get)
 
     async def read_part(self, path: str, *, start: int, size: int) -> bytes:
         key = self._key(path)
@@ -177,7 +177,7 @@ class ObjectStorage(Storage):
                     return None
                 raise
 
-        data = await self._again("read", path, get) if length else b""
+        data = await self._retry("read", path, get) if length else b""
         if data is None:
             data = (await self.read(path, size_max=FILE_SIZE_BYTES_MAX))[start : start + size]
         return check_part(path, data, size)
@@ -213,7 +213,7 @@ class ObjectStorage(Storage):
             return _info(path, meta)
 
         try:
-            return await self._again("look for", path, head)
+            return await self._retry("look for", path, head)
         except NotFound as error:
             if error.kind != "no_file":
                 raise
@@ -298,7 +298,7 @@ class ObjectStorage(Storage):
                     max_concurrency=PARTS_MAX,
                 )
 
-        await self._again("write", path, put, is_write=True, repeat_unknown=fresh)
+        await self._retry("write", path, put, is_write=True, repeat_unknown=fresh)
 
     async def delete(self, path: str) -> None:
         key = self._key(path)
@@ -313,7 +313,7 @@ class ObjectStorage(Storage):
                 if self._is_bucket_missing(_Failure.of(error)):
                     raise
 
-        await self._again("delete", path, delete, is_write=True, repeat_unknown=True)
+        await self._retry("delete", path, delete, is_write=True, repeat_unknown=True)
 
     # -- the rest
 
@@ -362,7 +362,7 @@ class ObjectStorage(Storage):
         """For one attempt that moves so many bytes; TimeoutError, after which a write is in doubt."""
         return asyncio.timeout(self._patience + size / BYTES_PER_SECOND_MIN)
 
-    async def _again(
+    async def _retry(
         self,
         action: str,
         path: str,

@@ -94,7 +94,7 @@ def parse_url(url: str) -> Place:
     prefix = unquote(parts.path).strip("/")
     if prefix and not is_path(prefix):
         raise bad_url(shown, f"{prefix[:200]!r} is no prefix", "names joined by single slashes")
-    options = _options(parts.scheme, parts.query, shown)
+    options = _parse_options(parts.scheme, parts.query, shown)
     if parts.scheme == "az" and "account" not in options:
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
         if not account:
@@ -103,7 +103,7 @@ def parse_url(url: str) -> Place:
     return Place(scheme=parts.scheme, bucket=parts.netloc, prefix=prefix, options=options)
 
 
-def _options(scheme: str, query: str, shown: str) -> dict[str, str]:
+def _parse_options(scheme: str, query: str, shown: str) -> dict[str, str]:
     """In one order, so that one place has one URL."""
     if urls.has_bare_option(query):
         raise bad_url(shown, "an option has no value", "write name=value")
@@ -119,12 +119,12 @@ def _options(scheme: str, query: str, shown: str) -> dict[str, str]:
             raise bad_url(shown, f"the option {name[:40]!r} is unknown", f"known are {', '.join(known)}")
         if [other for other, _ in given].count(name) > 1:
             raise bad_url(shown, f"the option {name} is there twice", "give it once")
-        if wanted := _wanted(name, value):
+        if wanted := _expected_value(name, value):
             raise bad_url(shown, f"the option {name} must be {wanted}", "or leave it out")
     return {name: value for name in known for given_name, value in given if given_name == name}
 
 
-def _wanted(name: str, value: str) -> str:
+def _expected_value(name: str, value: str) -> str:
     """What the value must be, when it is not that."""
     if name in ("anonymous", "path_style", "self_test"):
         return "" if value in ("true", "false") else "true or false"

@@ -437,7 +437,7 @@ class Directory:
                 return  # it cannot be told, so the call itself decides
             found = None
         if found is None:
-            raise self.gone(self.path, path)
+            raise self.gone_error(self.path, path)
         if found != self._identity:
             raise Unavailable(
                 f"{self.path} is another directory now: it was replaced since this process opened it",
@@ -445,7 +445,7 @@ class Directory:
                 path=path,
             )
 
-    def gone(self, what: str, path: str) -> Unavailable:
+    def gone_error(self, what: str, path: str) -> Unavailable:
         return Unavailable(
             f"{what} is gone: it was removed or moved since this process opened it",
             hint="put it back, or restart the process",
@@ -543,7 +543,7 @@ class Directory:
 
     # -- errors
 
-    def not_read(self, error: OSError, path: str) -> AlpheusError:
+    def read_error(self, error: OSError, path: str) -> AlpheusError:
         if error.errno in ABSENT:
             return file_not_there(path, self.url)
         if error.errno == errno.ELOOP:
@@ -558,7 +558,7 @@ class Directory:
             path=path,
         )
 
-    def not_written(self, error: OSError, path: str) -> AlpheusError:
+    def write_error(self, error: OSError, path: str) -> AlpheusError:
         reason = f"cannot write {path} in {self.url}: {error.strerror}"
         match error.errno:
             case errno.EFBIG:
@@ -591,7 +591,7 @@ class Directory:
             path=path,
         )
 
-    def read_only(self, path: str) -> Unavailable:
+    def read_only_error(self, path: str) -> Unavailable:
         return Unavailable(
             f"{self.url} takes no more writes from this process: {self.broken}",
             kind="storage_read_only",
@@ -599,7 +599,7 @@ class Directory:
             path=path,
         )
 
-    def unknown(self, path: str, error: OSError) -> OutcomeUnknown:
+    def unknown_error(self, path: str, error: OSError) -> OutcomeUnknown:
         return OutcomeUnknown(f"{path} in {self.url} may or may not be stored: {error.strerror}", path=path)
 
     def unsuitable(self, reason: str) -> InvalidInput:

@@ -39,7 +39,7 @@ from alpheus_journal.storage.interface import (
     is_path,
 )
 from alpheus_journal.storage.object_url import is_endpoint
-from alpheus_journal.storage.s3_client import Asked, Bucket, S3Client
+from alpheus_journal.storage.s3_client import Bucket, Request, S3Client
 from alpheus_journal.storage.suitability import prove_once
 from alpheus_journal.urls import SECRET_NAMES, has_bare_option, shown, shown_host
 
@@ -72,7 +72,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         may be a secret."""
         parts = urlsplit(url)
         _refuse_secrets(parts)
-        options = _options(parts.query)
+        options = _parse_options(parts.query)
         prefix = unquote(parts.path).strip("/")
         if parts.fragment or (prefix and not is_path(prefix)):
             raise InvalidInput(
@@ -80,23 +80,23 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
                 kind="bad_url",
                 hint="names joined by single slashes, none of them . or ..; # and ? within one are %23 and %3F",
             )
-        endpoint = _endpoint(options.get("endpoint_url", ""))
+        endpoint = _parse_endpoint(options.get("endpoint_url", ""))
         style = options.get("path_style", "true" if endpoint else "")
         return cls(
             bucket=Bucket(
                 name=_bucket_name(parts.netloc),
                 endpoint_url=endpoint,
-                region=_matching("region", options.get("region", ""), "[a-z0-9-]{0,40}"),
+                region=_parse_matching("region", options.get("region", ""), "[a-z0-9-]{0,40}"),
                 profile=options.get("profile", ""),
-                anonymous=_flag("anonymous", options.get("anonymous", "false")),
-                path_style=_flag("path_style", style) if style else None,
-                connect_timeout=_number("connect_timeout", options, 5, 0.1, 60),
-                read_timeout=_number("read_timeout", options, 15, 0.1, 300),
-                max_connections=int(_number("max_connections", options, 32, 1, 1000)),
+                anonymous=_parse_flag("anonymous", options.get("anonymous", "false")),
+                path_style=_parse_flag("path_style", style) if style else None,
+                connect_timeout=_parse_number("connect_timeout", options, 5, 0.1, 60),
+                read_timeout=_parse_number("read_timeout", options, 15, 0.1, 300),
+                max_connections=int(_parse_number("max_connections", options, 32, 1, 1000)),
             ),
             prefix=prefix,
-            deadline=_number("deadline", options, 30, 0, 600),
-            self_test=_flag("self_test", options.get("self_test", "true")),
+            deadline=_parse_number("deadline", options, 30, 0, 600),
+            self_test=_parse_flag("self_test", options.get("self_test", "true")),
         )
 
     def text(self) -> str:
@@ -106,7 +106,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         usual = msgspec.structs.asdict(default.bucket) | msgspec.structs.asdict(default)
         if self.bucket.endpoint_url:
             usual["path_style"] = True
-        options = {name: _plain(mine[name]) for name in _OPTIONS if mine.get(name) != usual.get(name)}
+        options = {name: _option_text(mine[name]) for name in _OPTIONS if mine.get(name) != usual.get(name)}
         query = urlencode(options, quote_via=quote, safe=":/[]")
         path = f"/{quote(self.prefix)}" if self.prefix else ""
         return f"s3://{self.bucket.name}{path}" + (f"?{query}" if query else "")
@@ -158,27 +158,27 @@ class S3Storage(Storage):
         key = self._key(path)
         if key is None:
             raise file_not_there(path, self.url)
-        asked = Asked("read", path)
+        request = Request("read", path)
 
         async def get() -> bytes:
-            async with self._client.attempt(asked, size_max) as s3:
+            async with self._client.attempt(request, size_max) as s3:
                 answer = await s3.get_object(Bucket=self._bucket, Key=key)
                 with contextlib.closing(answer["Body"]) as body:
-                    self._client.check_answer(asked, answer)
+                    self._client.check_answer(request, answer)
                     check_size(path, answer.get("ContentLength", 0), size_max)
-                    return await _whole(body, path, size_max)
+                    return await _read_body(body, path, size_max)
 
-        return await self._again(get)
+        return await self._retry(get)
 
     async def read_part(self, path: str, *, start: int, size: int) -> bytes:
         key = self._key(path)
         if key is None:
             raise file_not_there(path, self.url)
-        asked = Asked("read", path)
+        request = Request("read", path)
         end = start + size
 
         async def get() -> bytes:
-            async with self._client.attempt(asked, size) as s3:
+            async with self._client.attempt(request, size) as s3:
                 try:
                     answer = await s3.get_object(
                         Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end - 1}"
@@ -188,13 +188,13 @@ class S3Storage(Storage):
                         raise
                     return b""  # the file ends before
                 with contextlib.closing(answer["Body"]) as body:
-                    self._client.check_answer(asked, answer)
+                    self._client.check_answer(request, answer)
                     if answer.get("ContentRange"):
-                        return await _whole(body, path, size)
+                        return await _read_body(body, path, size)
                     # A server that knows no ranges sends all of it.
-                    return (await _whole(body, path, FILE_SIZE_BYTES_MAX))[start:end]
+                    return (await _read_body(body, path, FILE_SIZE_BYTES_MAX))[start:end]
 
-        return check_part(path, await self._again(get), size)
+        return check_part(path, await self._retry(get), size)
 
     async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
         for path in paths:
@@ -207,22 +207,22 @@ class S3Storage(Storage):
         return None if key is None else await self._stat(path, key)
 
     async def _stat(self, path: str, key: str) -> ObjectInfo | None:
-        asked = Asked("stat", path)
+        request = Request("stat", path)
 
         async def head() -> dict[str, Any]:
             try:
-                async with self._client.attempt(asked) as s3:
+                async with self._client.attempt(request) as s3:
                     answer: dict[str, Any] = await s3.head_object(Bucket=self._bucket, Key=key)
             except (Denied, InvalidInput):
                 # The answer to HEAD has no body: what was wrong is told to a GET only.
-                async with self._client.attempt(asked) as s3:
+                async with self._client.attempt(request) as s3:
                     (await s3.get_object(Bucket=self._bucket, Key=key))["Body"].close()
                 raise
-            self._client.check_answer(asked, answer, "ContentLength", "LastModified")
+            self._client.check_answer(request, answer, "ContentLength", "LastModified")
             return answer
 
         try:
-            answer = await self._again(head)
+            answer = await self._retry(head)
         except NotFound as error:
             if error.kind != "no_file":
                 raise
@@ -238,17 +238,17 @@ class S3Storage(Storage):
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + check_prefix(prefix)}
-        asked = Asked("list")
+        request = Request("list")
 
         async def page() -> dict[str, Any]:
-            async with self._client.attempt(asked) as s3:
+            async with self._client.attempt(request) as s3:
                 answer: dict[str, Any] = await s3.list_objects_v2(**where)
             if "IsTruncated" not in answer:
-                raise self._client.no_s3(asked)
+                raise self._client.not_s3_error(request)
             return answer
 
         while True:
-            answer = await self._again(page)
+            answer = await self._retry(page)
             for entry in answer.get("Contents", ()):
                 path = entry["Key"].removeprefix(self._prefix)
                 if is_path(path):
@@ -282,19 +282,19 @@ class S3Storage(Storage):
                 kind="too_large",
                 path=path,
             )
-        return await self._put_once(Asked("create", path, writes=True), key, data, IfNoneMatch="*")
+        return await self._put_once(Request("create", path, writes=True), key, data, IfNoneMatch="*")
 
     async def put(self, path: str, data: bytes) -> None:
         key = self._key_to_write(path)
-        asked = Asked("put", path, writes=True)
+        request = Request("put", path, writes=True)
         if len(data) <= MULTIPART_FROM:
 
             async def once() -> None:
-                await self._put_once(asked, key, data)
+                await self._put_once(request, key, data)
 
-            await self._again(once)
+            await self._retry(once)
         else:
-            await self._again(lambda: self._put_parts(asked, key, data))
+            await self._retry(lambda: self._put_parts(request, key, data))
 
     async def put_many(self, files: Mapping[str, bytes]) -> None:
         for path in files:
@@ -317,13 +317,13 @@ class S3Storage(Storage):
         key = self._key(path)
         if key is None:
             return
-        asked = Asked("delete", path, writes=True)
+        request = Request("delete", path, writes=True)
 
         async def remove() -> None:
-            async with self._client.attempt(asked) as s3:
+            async with self._client.attempt(request) as s3:
                 await s3.delete_object(Bucket=self._bucket, Key=key)
 
-        await self._again(remove)
+        await self._retry(remove)
 
     def uri(self, path: str) -> str:
         """`s3://bucket/key`, as Arrow takes it. Hadoop calls the same place `s3a://`."""
@@ -345,41 +345,41 @@ class S3Storage(Storage):
     async def close(self) -> None:
         await self._client.close()
 
-    async def _put_once(self, asked: Asked, key: str, data: bytes, **more: str) -> str:
+    async def _put_once(self, request: Request, key: str, data: bytes, **more: str) -> str:
         checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
-        async with self._client.attempt(asked, len(data)) as s3:
+        async with self._client.attempt(request, len(data)) as s3:
             answer = await s3.put_object(
                 Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32=checksum, **more
             )
-        self._client.check_answer(asked, answer)
+        self._client.check_answer(request, answer)
         return str(answer.get("ETag", ""))
 
-    async def _put_parts(self, asked: Asked, key: str, data: bytes) -> None:
+    async def _put_parts(self, request: Request, key: str, data: bytes) -> None:
         """The object appears whole by the last request. What was sent for nothing is removed."""
         where = {"Bucket": self._bucket, "Key": key}
-        async with self._client.attempt(asked) as s3:
+        async with self._client.attempt(request) as s3:
             upload = (await s3.create_multipart_upload(**where))["UploadId"]
         try:
             size = max(PART_SIZE, -(-len(data) // PARTS_MAX))
 
             async def send(number: int) -> dict[str, Any]:
                 part = data[(number - 1) * size : number * size]
-                async with self._client.attempt(asked, len(part)) as s3:
+                async with self._client.attempt(request, len(part)) as s3:
                     answer = await s3.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
                 return {"PartNumber": number, "ETag": answer["ETag"]}
 
             numbers = range(1, -(-len(data) // size) + 1)
-            parts = await each_of(numbers, lambda number: self._again(lambda: send(number)), self._at_once)
-            async with self._client.attempt(asked) as s3:
+            parts = await each_of(numbers, lambda number: self._retry(lambda: send(number)), self._at_once)
+            async with self._client.attempt(request) as s3:
                 answer = await s3.complete_multipart_upload(
                     **where, UploadId=upload, MultipartUpload={"Parts": parts}
                 )
-            self._client.check_answer(asked, answer)
+            self._client.check_answer(request, answer)
         except BaseException:
             # Parts that stay cost money until a lifecycle rule removes them. The first error tells more than
             # one of the removal, and after a completion whose answer was lost there is nothing to remove.
             with contextlib.suppress(AlpheusError, TimeoutError):
-                async with asyncio.timeout(ABORT_SECONDS), self._client.attempt(asked) as s3:
+                async with asyncio.timeout(ABORT_SECONDS), self._client.attempt(request) as s3:
                     await s3.abort_multipart_upload(**where, UploadId=upload)
             raise
 
@@ -396,7 +396,7 @@ class S3Storage(Storage):
             raise InvalidInput(f"{path} is too long for a key of S3 ({KEY_SIZE_BYTES_MAX} bytes)", path=path)
         return key
 
-    async def _again(self, attempt: Callable[[], Awaitable[_B]]) -> _B:
+    async def _retry(self, attempt: Callable[[], Awaitable[_B]]) -> _B:
         """The same again while it may succeed and there is time. A write that may have been applied by one of
         several attempts ends in OutcomeUnknown, whatever became of the last one."""
         end = self._monotonic() + self._deadline
@@ -417,7 +417,7 @@ class S3Storage(Storage):
             pause = min(pause * 2, PAUSE_MAX_SECONDS)
 
 
-async def _whole(body: Any, path: str, size_max: int) -> bytes:
+async def _read_body(body: Any, path: str, size_max: int) -> bytes:
     """All of an answer's body; Corrupt as soon as it is larger than announced and allowed."""
     chunks = []
     size = 0
@@ -447,7 +447,7 @@ def _refuse_secrets(parts: SplitResult) -> None:
         )
 
 
-def _options(query: str) -> dict[str, str]:
+def _parse_options(query: str) -> dict[str, str]:
     if has_bare_option(query):
         raise InvalidInput("an option of an S3 URL has no value", kind="bad_url", hint="write name=value")
     options: dict[str, str] = {}
@@ -461,11 +461,11 @@ def _options(query: str) -> dict[str, str]:
             )
         options[name] = value
     if options.get("client", "aiobotocore") != "aiobotocore":
-        raise _wrong("client", "aiobotocore or obstore")
+        raise _bad_option("client", "aiobotocore or obstore")
     return options
 
 
-def _wrong(option: str, wanted: str) -> InvalidInput:
+def _bad_option(option: str, wanted: str) -> InvalidInput:
     return InvalidInput(f"the option {option} of an S3 URL must be {wanted}", kind="bad_url")
 
 
@@ -481,39 +481,41 @@ def _bucket_name(name: str) -> str:
     return name
 
 
-def _endpoint(url: str) -> str:
+def _parse_endpoint(url: str) -> str:
     if not url:
         return ""
     if "@" in url:
-        raise _wrong("endpoint_url", "without user and password")
+        raise _bad_option("endpoint_url", "without user and password")
     if not is_endpoint(url) or urlsplit(url).path.strip("/"):
-        raise _wrong("endpoint_url", "http://host:port or https://host")
+        raise _bad_option("endpoint_url", "http://host:port or https://host")
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 
-def _matching(option: str, value: str, pattern: str) -> str:
+def _parse_matching(option: str, value: str, pattern: str) -> str:
     if not re.fullmatch(pattern, value):
-        raise _wrong(option, "a name such as eu-central-1")
+        raise _bad_option(option, "a name such as eu-central-1")
     return value
 
 
-def _flag(option: str, value: str) -> bool:
+def _parse_flag(option: str, value: str) -> bool:
     if value not in ("true", "false"):
-        raise _wrong(option, "true or false")
+        raise _bad_option(option, "true or false")
     return value == "true"
 
 
-def _number(option: str, options: Mapping[str, str], default: float, least: float, most: float) -> float:
+def _parse_number(
+    option: str, options: Mapping[str, str], default: float, least: float, most: float
+) -> float:
     text = options.get(option)
     if text is None:
         return default
     if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text) or not least <= float(text) <= most:
-        raise _wrong(option, f"a number from {least} to {most}")
+        raise _bad_option(option, f"a number from {least} to {most}")
     return float(text)
 
 
-def _plain(value: object) -> str:
+def _option_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

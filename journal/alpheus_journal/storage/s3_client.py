@@ -123,7 +123,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
         return f"bucket {self.name}" + (f" at {self.endpoint_url}" if self.endpoint_url else "")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True):
     """What a request is for: its errors name it. `writes`: a lost answer leaves it in doubt."""
 
     operation: str
@@ -162,7 +162,7 @@ class S3Client:
         return max(low, min(high, 0))
 
     @contextlib.asynccontextmanager
-    async def attempt(self, asked: Asked, size: int = 0) -> AsyncIterator[Any]:
+    async def attempt(self, request: Request, size: int = 0) -> AsyncIterator[Any]:
         """The aiobotocore client for one attempt, which takes one of the store's connections.
 
         Whatever fails inside becomes an error of ours: Unavailable when nothing was applied and the same may
@@ -170,10 +170,10 @@ class S3Client:
         AlreadyExists (`slot_taken`), Denied, InvalidInput and Exhausted as their classes say. `size`: bytes that
         go either way, for the time that it may take.
         """
-        connections = await self._here()
+        connections = await self._connect_here()
         limit = self.bucket.connect_timeout + self.bucket.read_timeout + size / _BYTES_PER_SECOND_MIN
         async with connections.slots:
-            with self._translated(asked):
+            with self._translate_errors(request):
                 async with asyncio.timeout(limit):
                     await connections.refresh()
                     yield connections.client
@@ -188,39 +188,39 @@ class S3Client:
                 future = asyncio.run_coroutine_threadsafe(connections.close(), loop)
                 await asyncio.wrap_future(future)
 
-    async def _here(self) -> _Connections:
+    async def _connect_here(self) -> _Connections:
         loop = asyncio.get_running_loop()
         connections = self._loops.get(loop)
         if connections is None:
             for other in [other for other in self._loops if other.is_closed()]:
                 del self._loops[other]
-            connections = self._loops[loop] = _Connections(self.bucket, self._monotonic, self._heard)
+            connections = self._loops[loop] = _Connections(self.bucket, self._monotonic, self._note_date)
         if connections.client is None:
             async with connections.opening:
                 if connections.client is None:
-                    with self._translated(Asked("opening")):
+                    with self._translate_errors(Request("opening")):
                         self._region = await connections.open()
         return connections
 
-    def _heard(self, date: str, sent: float) -> None:
+    def _note_date(self, date: str, sent: float) -> None:
         """An answer to a request of that time, by the steady clock. Dates are in whole seconds."""
         with contextlib.suppress(ValueError):
             theirs = email.utils.parsedate_to_datetime(date).timestamp()
             self._their_start = (theirs - self._monotonic(), theirs + 1 - sent)
 
     @contextlib.contextmanager
-    def _translated(self, asked: Asked) -> Iterator[None]:
+    def _translate_errors(self, request: Request) -> Iterator[None]:
         try:
             yield
         except AlpheusError:
             raise
         except boto.ClientError as error:
             # The answer may repeat what was sent, signed headers and all: nothing of it is chained.
-            raise self._refused(asked, error) from None
+            raise self._error_of_refusal(request, error) from None
         except Exception as error:
-            raise self._failed(asked, error) from None
+            raise self._error_of_failure(request, error) from None
 
-    def _clean(self, text: str) -> str:
+    def _clean_text(self, text: str) -> str:
         """One short line of a stranger's text; empty when it may hold a secret."""
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         secrets = {secret for connections in self._loops.values() for secret in connections.secrets}
@@ -229,40 +229,40 @@ class S3Client:
 
     # -- no answer
 
-    def _failed(self, asked: Asked, error: Exception) -> AlpheusError:
-        about = f"{asked} in {self.bucket}"
-        about_credentials = self._failed_credentials(about, error)
+    def _error_of_failure(self, request: Request, error: Exception) -> AlpheusError:
+        about = f"{request} in {self.bucket}"
+        about_credentials = self._credentials_error(about, error)
         if about_credentials is not None:
             return about_credentials
         if isinstance(error, boto.FlexibleChecksumError | boto.IncompleteReadError):
-            return Unavailable(f"{about}: the answer was damaged on its way", path=asked.path)
+            return Unavailable(f"{about}: the answer was damaged on its way", path=request.path)
         if isinstance(error, ResponseParserError):
-            return self.no_s3(asked)
+            return self.not_s3_error(request)
         reason = getattr(error, "kwargs", {}).get("error", error)
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
             return InvalidInput(
-                f"{about}: the server's certificate is not trusted: {self._clean(str(reason.certificate_error))}",
+                f"{about}: the server's certificate is not trusted: {self._clean_text(str(reason.certificate_error))}",
                 kind="bad_url",
                 hint="check endpoint_url; a private authority's certificates go into AWS_CA_BUNDLE",
             )
         if isinstance(error, boto.SSLError):
             return Unavailable(
-                f"{about}: TLS failed: {self._clean(str(reason))}",
+                f"{about}: TLS failed: {self._clean_text(str(reason))}",
                 hint="is it https there?",
-                path=asked.path,
+                path=request.path,
             )
         if isinstance(error, _BEFORE_SENDING) and not _may_have_been_sent(error, reason):
             return Unavailable(
-                f"{about}: no connection: {self._clean(str(reason)) or type(reason).__name__}",
+                f"{about}: no connection: {self._clean_text(str(reason)) or type(reason).__name__}",
                 hint="check endpoint_url, region and the network",
-                path=asked.path,
+                path=request.path,
             )
         if isinstance(error, boto.HTTPClientError | boto.ConnectionError | aiohttp.ClientError | OSError):
             what = "timed out" if isinstance(error, TimeoutError | boto.ReadTimeoutError) else "was cut off"
-            return self._in_doubt(asked, f"{about} {what}")
+            return self._doubt_error(request, f"{about} {what}")
         raise error
 
-    def _failed_credentials(self, about: str, error: Exception) -> AlpheusError | None:
+    def _credentials_error(self, about: str, error: Exception) -> AlpheusError | None:
         """What comes from the credential chain: nothing of the request was sent."""
         if isinstance(error, _NO_CREDENTIALS):
             return Denied(
@@ -273,12 +273,12 @@ class S3Client:
             )
         if isinstance(error, _CREDENTIALS_AWAY):
             return Unavailable(
-                f"{about}: credentials could not be had: {self._clean(str(error))}",
+                f"{about}: credentials could not be had: {self._clean_text(str(error))}",
                 hint="the metadata service or credential process of this machine does not answer",
             )
         if isinstance(error, _BAD_SETTINGS):
             return InvalidInput(
-                f"{about}: {self._clean(str(error))}",
+                f"{about}: {self._clean_text(str(error))}",
                 kind="bad_configuration",
                 hint="look at ~/.aws/config, AWS_PROFILE and AWS_DEFAULT_REGION",
             )
@@ -289,28 +289,28 @@ class S3Client:
             )
         return None
 
-    def _in_doubt(self, asked: Asked, message: str, hint: str = "") -> AlpheusError:
-        if asked.writes:
+    def _doubt_error(self, request: Request, message: str, hint: str = "") -> AlpheusError:
+        if request.writes:
             return OutcomeUnknown(
-                f"{message}: it may or may not have been applied", hint=hint, path=asked.path
+                f"{message}: it may or may not have been applied", hint=hint, path=request.path
             )
-        return Unavailable(message, hint=hint, path=asked.path)
+        return Unavailable(message, hint=hint, path=request.path)
 
-    def no_s3(self, asked: Asked) -> AlpheusError:
-        message = f"{asked} in {self.bucket}: the answer is not one of an S3 server"
+    def not_s3_error(self, request: Request) -> AlpheusError:
+        message = f"{request} in {self.bucket}: the answer is not one of an S3 server"
         hint = "check endpoint_url: another program, or a proxy, answers there"
-        if asked.writes:
-            return OutcomeUnknown(message, hint=hint, path=asked.path)
+        if request.writes:
+            return OutcomeUnknown(message, hint=hint, path=request.path)
         return InvalidInput(message, kind="bad_url", hint=hint)
 
-    def check_answer(self, asked: Asked, answer: dict[str, Any], *more: str) -> None:
+    def check_answer(self, request: Request, answer: dict[str, Any], *more: str) -> None:
         """Any web server says 200 to something; S3 gives an ETag with every object, and what `more` names."""
         if not answer.get("ETag") or any(answer.get(name) is None for name in more):
-            raise self.no_s3(asked)
+            raise self.not_s3_error(request)
 
     # -- an answer that refuses
 
-    def _refused(self, asked: Asked, error: boto.ClientError) -> AlpheusError:
+    def _error_of_refusal(self, request: Request, error: boto.ClientError) -> AlpheusError:
         response = error.response
         code = _code(response.get("Error", {}).get("Code"))
         metadata = response.get("ResponseMetadata", {})
@@ -320,58 +320,58 @@ class S3Client:
             ("AssumeRole", "GetRoleCredentials", "GetFederation", "CreateToken")
         ):
             return Denied(
-                f"{asked} in {self.bucket}: {error.operation_name} gave no credentials: {code}",
+                f"{request} in {self.bucket}: {error.operation_name} gave no credentials: {code}",
                 kind="no_credentials",
                 hint="check the role, its trust policy and what it is assumed with",
             )
-        said = self._clean(str(response.get("Error", {}).get("Message", "")))
-        about = f"{asked} in {self.bucket}: {code or 'refused'} ({status})" + (f", {said}" if said else "")
+        said = self._clean_text(str(response.get("Error", {}).get("Message", "")))
+        about = f"{request} in {self.bucket}: {code or 'refused'} ({status})" + (f", {said}" if said else "")
         region = headers.get("x-amz-bucket-region") or response.get("Error", {}).get("Region", "")
         known = (
-            self._wrong_place(code, status, region, about)
-            or self._not_allowed(asked, code, status, about)
-            or self._found_nothing(asked, code, status, about)
+            self._region_error(code, status, region, about)
+            or self._denied_error(request, code, status, about)
+            or self._missing_error(request, code, status, about)
         )
         if known is not None:
             return known
         if status == 412 or code == "PreconditionFailed":
-            return slot_taken(asked.path)
+            return slot_taken(request.path)
         if code in _DAMAGED:
-            return Unavailable(f"{about}: it was damaged on its way, nothing was applied", path=asked.path)
+            return Unavailable(f"{about}: it was damaged on its way, nothing was applied", path=request.path)
         if code in _FULL or status == 507:
-            return Exhausted(about, kind="no_space", hint="free space, or raise the quota", path=asked.path)
+            return Exhausted(about, kind="no_space", hint="free space, or raise the quota", path=request.path)
         if status == 501 or code == "NotImplemented":
             return InvalidInput(
                 about,
                 kind="storage_unsuitable",
                 hint="the store does not know what the request asks, such as If-None-Match: it cannot hold a catalog",
-                path=asked.path,
+                path=request.path,
             )
         if code in _BUSY or status in (408, 409, 425, 429) or status >= 500:
-            return self._in_doubt(asked, about)
+            return self._doubt_error(request, about)
         if code == "InvalidObjectState":
             return InvalidInput(
                 f"{about}: the object was archived",
                 kind="storage_unsuitable",
                 hint="restore it, and take the catalog out of the bucket's lifecycle rules",
-                path=asked.path,
+                path=request.path,
             )
-        return InvalidInput(about, kind="too_large" if status == 413 else "bad_argument", path=asked.path)
+        return InvalidInput(about, kind="too_large" if status == 413 else "bad_argument", path=request.path)
 
-    def _found_nothing(self, asked: Asked, code: str, status: int, about: str) -> AlpheusError | None:
-        if code == "NoSuchBucket" or (status == 404 and not asked.path and code in _NO_SUCH_FILE):
+    def _missing_error(self, request: Request, code: str, status: int, about: str) -> AlpheusError | None:
+        if code == "NoSuchBucket" or (status == 404 and not request.path and code in _NO_SUCH_FILE):
             return NotFound(
                 f"there is no {self.bucket}",
                 kind="no_bucket",
                 hint="create the bucket, or check its name and endpoint_url",
             )
-        if code in _BELOW_A_FILE and asked.writes:
-            return InvalidInput(about, hint="no object may lie below another one", path=asked.path)
-        if code in _NO_SUCH_FILE and asked.path and not asked.writes:
-            return file_not_there(asked.path, f"s3://{self.bucket.name}")
-        return self.no_s3(asked) if status == 404 and not asked.path else None
+        if code in _BELOW_A_FILE and request.writes:
+            return InvalidInput(about, hint="no object may lie below another one", path=request.path)
+        if code in _NO_SUCH_FILE and request.path and not request.writes:
+            return file_not_there(request.path, f"s3://{self.bucket.name}")
+        return self.not_s3_error(request) if status == 404 and not request.path else None
 
-    def _wrong_place(self, code: str, status: int, region: str, about: str) -> AlpheusError | None:
+    def _region_error(self, code: str, status: int, region: str, about: str) -> AlpheusError | None:
         # A HEAD has no body: of it the header alone tells.
         elsewhere = bool(region) and status in (301, 400) and region != self._region
         if code not in _WRONG_REGION and not elsewhere and status not in (301, 302, 307, 308):
@@ -384,7 +384,7 @@ class S3Client:
             hint=f"add region={right} to the URL" if right else "check region and endpoint_url",
         )
 
-    def _not_allowed(self, asked: Asked, code: str, status: int, about: str) -> AlpheusError | None:
+    def _denied_error(self, request: Request, code: str, status: int, about: str) -> AlpheusError | None:
         offset = self.clock_offset_millis or 0
         if code == "RequestTimeTooSkewed" or (status == 403 and abs(offset) > CLOCK_SKEW_MILLIS_MAX):
             apart = f" by {abs(offset) // 1000} s" if offset else ""
@@ -404,14 +404,14 @@ class S3Client:
         if status not in (401, 403, 405):
             return None
         hint = "the credentials lack a permission; STORAGE.md lists those that a catalog needs"
-        if not asked.writes and asked.path:
+        if not request.writes and request.path:
             hint = (
                 "the credentials need s3:GetObject, and s3:ListBucket on the bucket: without the latter S3 answers"
                 " 403 for a file that is not there"
             )
-        elif asked.writes:
+        elif request.writes:
             hint = "the credentials need s3:PutObject here; a reader's or a read-only bucket has it not"
-        return Denied(about, hint=hint, path=asked.path)
+        return Denied(about, hint=hint, path=request.path)
 
 
 class _NoRepetition(AIOHTTPSession):  # type: ignore[misc]
@@ -438,14 +438,14 @@ class _Connections:
     """One event loop's client and pool."""
 
     def __init__(
-        self, bucket: Bucket, monotonic: Callable[[], float], heard: Callable[[str, float], None]
+        self, bucket: Bucket, monotonic: Callable[[], float], note_date: Callable[[str, float], None]
     ) -> None:
         self.client: Any = None
         self.opening = asyncio.Lock()
         self.slots = asyncio.Semaphore(bucket.max_connections)
         self._bucket = bucket
         self._monotonic = monotonic
-        self._heard = heard
+        self._note_date = note_date
         self._source: Any = None
         """What the AWS chain found, which may be able to get newer ones than `_kept`."""
         self._kept: AioCredentials | None = None
@@ -467,11 +467,11 @@ class _Connections:
         client.meta.events.register("before-call.s3", self._sending)
         client.meta.events.register("response-received.s3", self._received)
         self.client = client
-        self._keeper = self._closed_with_loop()
+        self._keeper = self._close_with_loop()
         await anext(self._keeper)
         return str(client.meta.region_name)
 
-    async def _closed_with_loop(self) -> AsyncGenerator[None]:
+    async def _close_with_loop(self) -> AsyncGenerator[None]:
         """A loop that ends closes its generators, and so the connections of programs that never close a store:
         aiohttp would fill their last screen with complaints."""
         try:
@@ -555,7 +555,7 @@ class _Connections:
     ) -> None:
         date = response_dict["headers"].get("date") if response_dict else None
         if date:
-            self._heard(date, context["alpheus_sent"])
+            self._note_date(date, context["alpheus_sent"])
 
 
 def _run(call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

@@ -135,21 +135,21 @@ class _Proof:
 
     async def run(self) -> None:
         for number in range(RACES):
-            await self._race(f"{self._folder}race-{number}")
-        await self._appearance(f"{self._folder}appearance")
-        await self._overwrites(f"{self._folder}overwrite")
-        await self._deletion(f"{self._folder}appearance")
+            await self._try_race(f"{self._folder}race-{number}")
+        await self._try_appearance(f"{self._folder}appearance")
+        await self._try_overwrites(f"{self._folder}overwrite")
+        await self._try_deletion(f"{self._folder}appearance")
 
     async def clean(self) -> None:
         for path in [*sorted(self._written), *self._leftovers]:
-            await self._settled(path, lambda path=path: self._storage.delete(path))  # type: ignore[misc]
+            await self._write_until_known(path, lambda path=path: self._storage.delete(path))  # type: ignore[misc]
 
     # --- the experiments
 
-    async def _race(self, path: str) -> None:
+    async def _try_race(self, path: str) -> None:
         """5 calls beside the racers'."""
         offers = [f"{path} offer {number} ".encode() * 64 for number in range(RACERS)]
-        results = await _together(self._offer(path, data) for data in offers)
+        results = await _run_together(self._offer(path, data) for data in offers)
         winners = [data for data, won in zip(offers, results, strict=True) if won]
         unknown = [data for data, won in zip(offers, results, strict=True) if won is None]
         if len(winners) > 1:
@@ -173,7 +173,7 @@ class _Proof:
             if await self._read(path) != held:
                 raise self._unsuitable("a refused create changed the file that was there")
 
-    async def _appearance(self, path: str) -> None:
+    async def _try_appearance(self, path: str) -> None:
         """7 calls."""
         if await self._read(path) is not None or await self._stat(path) is not None:
             raise self._unsuitable("a file that nobody wrote is there")
@@ -182,7 +182,7 @@ class _Proof:
         if await self._offer(path, data) is False:
             raise self._unsuitable("creating a file that is not there was refused")
         after = self._clock.now_millis()
-        await self._is_there(path, data, "created")
+        await self._check_found(path, data, "created")
         listed = await self._list(SCRATCH_FOLDER)
         missing = sorted(self._written - listed.keys())
         if missing:
@@ -199,20 +199,20 @@ class _Proof:
         if await self._read(path) != data:
             raise self._unsuitable("a file that was there is not read again")
 
-    async def _overwrites(self, path: str) -> None:
+    async def _try_overwrites(self, path: str) -> None:
         """1 call, and 4 for each overwrite."""
         versions = [bytes([65 + number]) * (1000 + 500 * number) for number in range(OVERWRITES + 1)]
         await self._put(path, versions[0])
         for old, new in itertools.pairwise(versions):
-            _, *seen = await _together((self._put(path, new), self._read(path), self._read(path)))
+            _, *seen = await _run_together((self._put(path, new), self._read(path), self._read(path)))
             if any(data not in (old, new) for data in seen):
                 raise self._unsuitable("a reader beside an overwrite saw neither the old nor the new file")
             if await self._read(path) != new:
                 raise self._unsuitable("an overwritten file still has its old bytes")
 
-    async def _deletion(self, path: str) -> None:
+    async def _try_deletion(self, path: str) -> None:
         """5 calls."""
-        await self._settled(path, lambda: self._storage.delete(path))
+        await self._write_until_known(path, lambda: self._storage.delete(path))
         if await self._read(path) is not None or await self._stat(path) is not None:
             raise self._unsuitable("a deleted file is still there")
         if path in await self._list(self._folder):
@@ -220,7 +220,7 @@ class _Proof:
         if await self._offer(path, b"again") is False:
             raise self._unsuitable("the name of a deleted file is still taken")
 
-    async def _is_there(self, path: str, data: bytes, what: str) -> None:
+    async def _check_found(self, path: str, data: bytes, what: str) -> None:
         held, info = await self._read(path), await self._stat(path)
         if held is None or info is None:
             raise self._unsuitable(
@@ -247,11 +247,11 @@ class _Proof:
                 raise
             return True
 
-        return await self._settled(path, create)
+        return await self._write_until_known(path, create)
 
     async def _put(self, path: str, data: bytes) -> None:
         self._written.add(path)
-        await self._settled(path, lambda: self._storage.put(path, data))
+        await self._write_until_known(path, lambda: self._storage.put(path, data))
 
     async def _read(self, path: str) -> bytes | None:
         try:
@@ -271,7 +271,7 @@ class _Proof:
     async def _list(self, prefix: str) -> dict[str, ObjectInfo]:
         return {info.path: info async for info in self._storage.list(prefix)}
 
-    async def _settled(self, path: str, write: Callable[[], Awaitable[_T]]) -> _T:
+    async def _write_until_known(self, path: str, write: Callable[[], Awaitable[_T]]) -> _T:
         """A write, again until its outcome is known. Raises Unavailable when that never comes."""
         delay = SETTLE_DELAY_MIN_SECONDS
         for attempt in range(SETTLE_ATTEMPTS_MAX):
@@ -295,7 +295,7 @@ class _Proof:
         )
 
 
-async def _together(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+async def _run_together(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
     """All of them at once; when some fail, the first one's error is raised after every other one has ended."""
     values: list[_T] = []
     failures: list[Exception] = []

@@ -47,12 +47,12 @@ class GroupSync:
 
     def ready(self) -> bool:
         """Whether `sync` is worth calling for the files to be staged now; to be asked before the first one is."""
-        if self._usable is False or not self._little_unwritten():
+        if self._usable is False or not self._is_little_unwritten():
             return False
         if self._usable is None:
             with self._turn:
                 if self._usable is None:
-                    self._usable = self._system.has_syncfs(self._directory.fd) and self._works()
+                    self._usable = self._system.has_syncfs(self._directory.fd) and self._try_syncfs()
         return self._usable
 
     def sync(self, fd: int, path: str) -> bool:
@@ -61,7 +61,7 @@ class GroupSync:
         Unavailable (`storage_read_only`) when the store was broken meanwhile."""
         with self._turn:
             if self._directory.broken:
-                raise self._directory.read_only(path)
+                raise self._directory.read_only_error(path)
             if not self._usable:
                 return False
             try:
@@ -72,11 +72,11 @@ class GroupSync:
         self._directory.fsync_file(fd, path)
         return True
 
-    def _little_unwritten(self) -> bool:
+    def _is_little_unwritten(self) -> bool:
         unwritten = self._system.unwritten_bytes()
         return unwritten is not None and unwritten <= UNWRITTEN_BYTES_MAX
 
-    def _works(self) -> bool:
+    def _try_syncfs(self) -> bool:
         """Takes what was to be reported so far: none of it is about a file that waits for `sync`."""
         try:
             self._system.syncfs(self._directory.fd)
