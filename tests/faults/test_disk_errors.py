@@ -719,7 +719,7 @@ async def test_privileges_given_up(tmp_path: Path) -> None:
         [sys.executable, "-c", PRIVILEGES, str(tmp_path / "lake")],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["Denied its user id is 65534"] * 3 + ["root"], done.stderr
+    assert done.stdout.splitlines() == ["Denied give user id 65534 access"] * 3 + ["root"], done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may everything")

@@ -1,17 +1,17 @@
-"""Where are bytes stored, and what may the journal rely on? Here: opening a store by its URL.
+"""Where are bytes stored, and what may the journal rely on? This module opens a store by its URL.
 
-    interface           what a driver owes; a driver elsewhere imports these names from `alpheus_journal.storage`
+    interface           the contract of a driver; other packages import these names from `alpheus_journal.storage`
     suitability         the self-test before the first write: does this store keep the contract?
-    memory              a store in this process
+    memory              a store in the memory of this process
     local               a directory of a local file system
-    posix, syncfs       its system calls, and many files made durable at once
+    posix, syncfs       the system calls of `local`; one `syncfs` for many files
     lmdb                a store in one LMDB file
-    lmdb_environment    that file as one process has it open
+    lmdb_environment    an LMDB file as one process has it open
     s3, s3_client       S3 through aiobotocore: the store, and single requests
     object_store        gs://, az:// and s3:// through obstore
-    object_url          their URLs
+    object_url          URLs of the stores behind obstore
 
-STORAGE.md tells the author of a driver what to keep, and how to test it.
+STORAGE.md explains to the author of a driver which promises to keep and how to test them.
 """
 
 from __future__ import annotations
@@ -61,31 +61,31 @@ __all__ = [
 
 
 def normal_url(url: str) -> str:
-    """A storage URL with its scheme: a bare path becomes `file:///abs/path`. Raises InvalidInput."""
+    """Return the storage URL with its scheme: a bare path becomes `file:///abs/path`. Raises InvalidInput."""
     if not isinstance(url, str) or not url.strip():
-        raise InvalidInput("the catalog URL is empty", kind="bad_url", hint="for example file:///lake")
+        raise InvalidInput("the catalog URL is empty", kind="bad_url", hint="give a URL such as file:///lake")
     if "://" not in url:
         if ":" in url.split("/")[0]:
             raise InvalidInput(
-                f"{shown(url)!r} is no catalog URL", kind="bad_url", hint="for example file:///lake"
+                f"{shown(url)!r} is not a catalog URL", kind="bad_url", hint="give a URL such as file:///lake"
             )
         url = "file://" + quote(os.path.abspath(url), errors="surrogateescape")
     return url
 
 
 S3_CLIENT = "aiobotocore"
-"""Which library talks to S3 unless the URL says `client=`: aiobotocore or obstore."""
+"""The library that talks to S3 unless the URL has the option `client=`: aiobotocore or obstore."""
 
 SCHEMES = ("file", "memory", "s3", "gs", "az", "lmdb")
 
 
 def open_storage(url: str, *, create: bool = False) -> Storage:
-    """The store behind a URL (a bare path is a directory). Blocks for a few calls on local disks; on object
-    stores it sends nothing.
+    """Open the store behind a URL; a bare path is a directory.
 
-    `create` makes a missing directory. Raises InvalidInput for an unknown scheme, a malformed URL, or a driver
-    whose library is not installed; NotFound for a directory that is not there. A store that cannot keep the
-    contract is refused by the first write (InvalidInput, `storage_unsuitable`): opening writes nothing.
+    On local disks this blocks for a few system calls; to object stores it sends nothing. `create` makes a missing
+    directory. Raises InvalidInput for an unknown scheme, a malformed URL, or a driver whose library is not
+    installed, and NotFound for a missing directory. Opening writes nothing, so a store that cannot keep the
+    contract is refused by the first write (InvalidInput, `storage_unsuitable`).
     """
     url = normal_url(url)
     try:
@@ -93,13 +93,13 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
         unquote(parts.path, errors="strict")
     except UnicodeDecodeError:
         raise InvalidInput(
-            f"{shown(url)!r} is no catalog URL: its path is not UTF-8",
+            f"{shown(url)!r} is not a catalog URL: its path is not UTF-8",
             kind="bad_url",
             hint="choose another name",
         ) from None
-    except ValueError:  # brackets that enclose no IPv6 address; what Python says of it may quote a password
+    except ValueError:  # brackets that enclose no IPv6 address; Python's message may quote a password
         raise InvalidInput(
-            f"{shown(url)!r} is no catalog URL", kind="bad_url", hint="for example file:///lake"
+            f"{shown(url)!r} is not a catalog URL", kind="bad_url", hint="give a URL such as file:///lake"
         ) from None
     try:
         match parts.scheme:
@@ -129,7 +129,7 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
     raise InvalidInput(
         f"{shown(url)!r} has the scheme {parts.scheme!r}, which this version cannot open",
         kind="bad_url",
-        hint=f"one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}; daemons are grpc://host:port",
+        hint=f"use one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}; a daemon is grpc://host:port",
     )
 
 
@@ -138,7 +138,7 @@ def _open_local(url: str, parts: SplitResult, create: bool) -> Storage:
 
     if parts.netloc not in ("", "localhost"):
         raise InvalidInput(
-            f"{shown(url)!r} names a host", kind="bad_url", hint="three slashes: file:///absolute/path"
+            f"{shown(url)!r} names a host", kind="bad_url", hint="write three slashes: file:///absolute/path"
         )
     if parts.query or parts.fragment:
         raise InvalidInput(f"{shown(url)!r}: a file URL takes no options", kind="bad_url")
@@ -149,5 +149,5 @@ def _open_memory(url: str, parts: SplitResult) -> Storage:
     from alpheus_journal.storage.memory import MemoryStorage
 
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidInput(f"{shown(url)!r}: a memory URL is a name alone", kind="bad_url")
+        raise InvalidInput(f"{shown(url)!r}: a memory URL takes a name and nothing else", kind="bad_url")
     return MemoryStorage.named(unquote(parts.netloc + parts.path))

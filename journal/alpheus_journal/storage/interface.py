@@ -1,9 +1,9 @@
-"""What the journal needs of a store.
+"""What the journal needs from a store.
 
-A store maps relative paths to immutable byte strings (two hints aside) under one prefix. All that safety
-rests on is `create`: of several writers of one path exactly one succeeds, and a created file is whole and
-durable before anybody can see it. Drivers inherit `Storage`; `alpheus_journal.testing.StorageContract` is the
-test suite that each of them must pass whole.
+A store maps relative paths under one prefix to byte strings, which never change except for two hint files.
+Safety rests on `create` alone: of several writers of one path exactly one succeeds, and a created file is whole
+and durable before any reader can see it. Drivers inherit `Storage` and must pass the whole test suite
+`alpheus_journal.testing.StorageContract`.
 """
 
 from __future__ import annotations
@@ -31,72 +31,74 @@ _Result = TypeVar("_Result")
 
 
 FILE_SIZE_BYTES_MAX = 1 << 48
-"""No store takes a file of this size; for who reads one whole, however large."""
+"""No store accepts a file of this size. Callers that read a file of any size pass it as `size_max`."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
-    """One stored file: path below the prefix, size in bytes, modification time in epoch milliseconds by
-    the store's own clock."""
+    """One stored file: its path below the prefix, its size in bytes, and its modification time in epoch
+    milliseconds by the store's own clock."""
 
     path: str
     size: int
     modified_at_millis: int
     tag: str = ""
-    """Of `stat`: text that another file in its place does not have, to be compared with nothing but itself. The same
-    content may get another one when it is written again. Empty: the store cannot tell."""
+    """From `stat`: a text that differs when another file takes this file's place. Compare tags of one path only.
+    Writing the same content again may change the tag. An empty tag means that the store has none."""
 
 
 class Storage(abc.ABC):
     """One prefix of a store.
 
-    Paths are relative, `/` separated, without empty, `.` or `..` segments; drivers refuse others with
-    InvalidInput and never leave the prefix whatever they are given.
+    Paths are relative, `/` separated, without empty, `.` or `..` segments. Drivers refuse any other path with
+    InvalidInput and never leave the prefix.
 
-    Every method raises `Unavailable` when the store cannot be reached or refuses for now (nothing was
-    applied), and lets cancellation through: a cancelled write may or may not have been applied.
+    Every method raises `Unavailable` when the store cannot be reached or refuses for now; nothing was applied then.
+    Every method can be cancelled; a cancelled write may or may not have been applied.
     """
 
     url: str
     """The URL that opens this store again; never holds secrets."""
 
     publishes_at_once: bool = False
-    """`publish` takes files and root in one step, so that sending the files before gains nothing."""
+    """Whether `publish` stores files and root in one step, so that sending the files earlier gains nothing."""
 
     @property
     def clock_offset_millis(self) -> int | None:
-        """The store's clock less this machine's, as far as its last answer tells: of what fits, the value nearest to 0.
-        None: not known, or one clock. A writer that is far off writes nothing (FORMAT.md, "Committing")."""
+        """The store's clock minus this machine's clock. The store's last answer bounds the offset; this is the value
+        within the bounds that is nearest to 0. None means that the offset is unknown, or that both have one clock.
+        A writer whose clock is far off writes nothing (FORMAT.md, "Committing")."""
         return None
 
     # -- reading
 
     @abc.abstractmethod
     async def read(self, path: str, *, size_max: int) -> bytes:
-        """The whole file. NotFound when it is not there; Corrupt when it is larger than `size_max`,
-        which is found out before the bytes are taken into memory."""
+        """Read a whole file. Raises NotFound for a missing file, and Corrupt for a file larger than `size_max`;
+        the size is checked before the bytes are taken into memory."""
 
     async def read_many(self, paths: list[str], *, size_max: int) -> dict[str, bytes]:
-        """Several files at once, each as `read`. Drivers overlap or batch the requests.
+        """Read several files, each as `read` does. Drivers overlap or batch the requests.
 
-        The first failure is raised; the order of reading is not defined.
+        Raises the first failure. The order of reading is not defined.
         """
         return {path: await self.read(path, size_max=size_max) for path in paths}
 
     async def read_part(self, path: str, *, start: int, size: int) -> bytes:
-        """`size` bytes, at least one, of a file from `start` on. Drivers fetch no more than these.
+        """Read `size` bytes (at least one) of a file, beginning at `start`. Drivers fetch no other bytes.
 
-        NotFound when it is not there; Corrupt when it ends before, which is no reason to look again: files are
-        complete when they appear.
+        Raises NotFound for a missing file, and Corrupt for a file that ends earlier. Reading again does not help
+        then, because files are complete when they appear.
         """
         data = await self.read(path, size_max=FILE_SIZE_BYTES_MAX)
         return check_part(path, data[start : start + size], size)
 
     @abc.abstractmethod
     async def stat(self, path: str) -> ObjectInfo | None:
-        """Size and time of a file; None when it is not there. Sees every create that was acknowledged."""
+        """Return size and time of a file, or None when the file is missing. Sees every acknowledged create."""
 
     async def stat_many(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
-        """Several files at once, each as `stat`. Drivers overlap or batch the requests; the first failure is raised."""
+        """Look up several files, each as `stat` does. Drivers overlap or batch the requests. Raises the first
+        failure."""
         return {path: await self.stat(path) for path in paths}
 
     async def exists(self, path: str) -> bool:
@@ -104,9 +106,11 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """All files whose path begins with `prefix` (any text, not only a folder), in no order. Files
-        written meanwhile may be missing; staging files are never listed, nor is a foreign file whose
-        name is no path of this interface. Close the iterator (`aclose`) when leaving it early."""
+        """List all files whose path begins with `prefix` (any text, not only a folder), in no order.
+
+        Files written during the listing may be missing. Staging files are never listed, nor are foreign files whose
+        name `check_path` refuses. A caller that leaves the iteration early closes the iterator (`aclose`).
+        """
 
     # -- writing
 
@@ -114,27 +118,27 @@ class Storage(abc.ABC):
     async def create(self, path: str, data: bytes) -> None:
         """Put-if-absent: make `data` the file at `path`, whole and durable, or change nothing.
 
-        Raises AlreadyExists (`slot_taken`) when the path is taken, even by equal bytes; OutcomeUnknown
-        when it cannot tell whether it was applied: then the same call again settles it. Of racing
-        creators exactly one succeeds. One attempt: no hidden retry.
+        Raises AlreadyExists (`slot_taken`) when the path is taken, even by equal bytes. Raises OutcomeUnknown when
+        the driver cannot tell whether the write was applied; repeating the same call settles the outcome. Of racing
+        creators exactly one succeeds. The driver makes one attempt, without a hidden retry.
         """
 
     @abc.abstractmethod
     async def put(self, path: str, data: bytes) -> None:
-        """Write `data` at `path`, replacing what is there in one step: a reader sees the old or the new
-        file, whole. Durable when it returns. After OutcomeUnknown the same call again is harmless."""
+        """Write `data` at `path`, and replace an existing file in one step: a reader sees the old or the new file,
+        whole. The file is durable on return. After OutcomeUnknown the same call may be repeated without harm."""
 
     async def put_many(self, files: Mapping[str, bytes]) -> None:
-        """Several `put`s of fresh names; all are durable when it returns. Drivers overlap or batch."""
+        """Put several files under fresh names. All are durable on return. Drivers overlap or batch the requests."""
         for path, data in files.items():
             await self.put(path, data)
 
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
-        """One commit: every file of `files` durable under its fresh name, then `create(slot, root)`.
+        """Publish one commit: make every file of `files` durable under its fresh name, then `create(slot, root)`.
 
-        Drivers may do it in one hop, but never let the slot appear before the files are durable. Raises as
-        `create`: when it is unknown whether a file was stored the slot was not tried, so that is
-        Unavailable. The files may remain when the slot was not taken.
+        Drivers may do both in one step, but the slot never appears before the files are durable. Raises the errors of
+        `create`. When the outcome of storing a file is unknown, the slot is not tried and the error is Unavailable.
+        The files may remain when the slot was not filled.
         """
         await self._put_before(files, slot)
         await self.create(slot, root)
@@ -148,11 +152,11 @@ class Storage(abc.ABC):
     async def publish_looking(
         self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
     ) -> dict[str, str | None]:
-        """`publish`, and a look at other files while the slot is filled or after that: `ObjectInfo.tag` of each, None
-        for one that is not there. Of the slot's own file, too, where that costs nothing.
+        """Publish as `publish` does, and look up the files `beside` while the slot is filled or later.
 
-        Takes no round trip more than `publish`. The slot is filled when it returns: what could not be looked at is left
-        out. Raises as `publish`.
+        Return the `ObjectInfo.tag` of each file in `beside`, None for a missing file; where it costs nothing, also the
+        tag of the slot's own file. The slot is filled on return; files that could not be looked up are left out.
+        Takes no more round trips than `publish`, and raises the same errors.
         """
         publishing = self.publish(files, slot, root)
         if self.publishes_at_once:
@@ -182,40 +186,41 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     async def delete(self, path: str) -> None:
-        """Remove a file; nothing happens when it is not there."""
+        """Remove a file. A missing file is no error."""
 
     # -- data files
 
     @abc.abstractmethod
     def uri(self, path: str) -> str:
-        """The address under which other programs (Spark, Arrow) find the file: `file:///abs/path`, special
-        characters of the prefix percent-encoded (Hadoop's `Path(String)` wants them decoded).
+        """Return the address under which other programs (Spark, Arrow) find the file, such as `file:///abs/path`.
 
+        Special characters of the prefix are percent-encoded; Hadoop's `Path(String)` wants them decoded. Raises
         InvalidInput when other processes cannot reach this store (`memory`).
         """
 
     def local_path(self, path: str) -> str | None:
-        """Where a file lies on this machine, to be mapped; None: not as a file of its own. It may be gone."""
+        """Return the absolute path of a file that this machine can map into memory, or None when the store keeps no
+        such file. The file may be missing."""
         return None
 
     async def make_durable(self, paths: Sequence[str]) -> None:
-        """Files that another program wrote whole under `uri` survive a power cut when it returns.
+        """Make files durable that another program wrote whole under `uri`: on return they survive a power cut.
 
-        Nothing to do where a store acknowledges durable files only; a directory syncs them. Raises NotFound
-        (`no_file`) for a file that is not there.
+        A directory syncs the files. Stores that acknowledge only durable files do nothing. Raises NotFound
+        (`no_file`) for a missing file.
         """
         return
 
     async def enclosing(self, paths: Sequence[str]) -> str:
-        """The URL of the nearest folder above the prefix in which one of `paths` is a file; empty: there is none, or
-        none that can be looked into."""
+        """Return the URL of the nearest folder above the prefix that holds one of `paths` as a file. Return an empty
+        text when no such folder exists or may be read."""
         return ""
 
     async def prove(self) -> None:
-        """Show by experiment, in a scratch folder of the prefix, that the store keeps what `create` promises.
+        """Test in a scratch folder of the prefix whether the store keeps the promise of `create`.
 
-        Once a process and store; stores that cannot break it do nothing. Called before the first write. Raises
-        InvalidInput (`storage_unsuitable`) that names what the store does wrong.
+        Called before the first write, once for each process and store. Drivers of stores that cannot break the
+        promise do nothing. Raises InvalidInput (`storage_unsuitable`), which names the fault of the store.
         """
         return
 
@@ -226,22 +231,22 @@ class Storage(abc.ABC):
 
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _FOREIGN_NAMES = "def/"
-"""Below it lie files of the Java SDK, whose names hold whatever people put into them, a backslash too."""
+"""The folder of files whose names the Java SDK takes from users; such a name may hold a backslash."""
 
 
 def check_path(path: str) -> str:
-    """`path`, when it is a relative path that stays below any prefix; InvalidInput else.
+    """Return `path` when it is a relative path that stays below any prefix, else raise InvalidInput.
 
-    No empty, `.` or `..` segment, no control character, no lone surrogate; a backslash only below `def/`
-    (FORMAT.md, "What the Java SDK writes").
+    A path has no empty, `.` or `..` segment, no control character and no lone surrogate. A backslash may occur
+    only below `def/` (FORMAT.md, "What the Java SDK writes").
     """
     if not is_path(path):
-        raise InvalidInput(f"{path[:200]!r} is no path below the catalog prefix", kind="bad_argument")
+        raise InvalidInput(f"{path[:200]!r} is not a path below the catalog prefix", kind="bad_argument")
     return path
 
 
 def is_path(path: str) -> bool:
-    """Whether `check_path` lets it through."""
+    """Whether `check_path` accepts `path`."""
     return not (
         not path
         or ("\\" in path and not path.startswith(_FOREIGN_NAMES))
@@ -251,16 +256,19 @@ def is_path(path: str) -> bool:
 
 
 def check_prefix(prefix: str) -> str:
-    """`prefix`, when paths can begin with it: empty, or a folder with its slash, then any text."""
+    """Return `prefix` when a path can begin with it: an optional folder with its slash, then any text. Raises
+    InvalidInput."""
     folder, slash, _ = prefix.rpartition("/")
     if (slash and not is_path(folder)) or _FORBIDDEN.search(prefix) is not None:
-        raise InvalidInput(f"{prefix[:200]!r} begins no path below the catalog prefix", kind="bad_argument")
+        raise InvalidInput(
+            f"no path below the catalog prefix can begin with {prefix[:200]!r}", kind="bad_argument"
+        )
     return prefix
 
 
 def folders_above(prefix: str) -> Iterator[str]:
-    """The folders around a prefix, innermost first, each with its slash: of `a/b/c` they are `a/b/`, `a/` and the
-    whole bucket, which is empty. An empty prefix has none."""
+    """Yield the folders around a prefix, innermost first, each with its slash. For `a/b/c` they are `a/b/`, `a/` and
+    the empty text, which is the whole bucket. An empty prefix has none."""
     while prefix:
         prefix = prefix.rpartition("/")[0]
         yield f"{prefix}/" if prefix else ""
@@ -276,22 +284,22 @@ _CORRUPT_KINDS = {
 
 
 def unreadable(path: str, reason: str) -> Corrupt:
-    """Corrupt, its kind after the folder of the file: `node/x.arrow takes 9 bytes, 8 at most`."""
+    """Build a Corrupt error such as `node/x.arrow takes 9 bytes, 8 at most`; the file's folder decides the kind."""
     return Corrupt(
         f"{path} {reason}", kind=_CORRUPT_KINDS.get(path.split("/", 1)[0], "corrupt_node"), path=path
     )
 
 
 def check_size(path: str, size: int, size_max: int) -> None:
-    """Corrupt when a file is larger than its reader takes."""
+    """Raise Corrupt when a file is larger than its reader allows."""
     if size > size_max:
         raise unreadable(path, f"takes {size} bytes, {size_max} at most")
 
 
 def check_part(path: str, data: bytes, size: int) -> bytes:
-    """`data`, which shall be `size` bytes of a file: Corrupt when the file ended before."""
+    """Return `data`, a part of a file, when it has `size` bytes. Raise Corrupt when the file ended earlier."""
     if len(data) != size:
-        raise unreadable(path, f"ends {size - len(data)} bytes before a part of it that was asked for")
+        raise unreadable(path, f"ends {size - len(data)} bytes before the end of the requested part")
     return data
 
 
@@ -299,7 +307,7 @@ def file_not_there(path: str, url: str) -> NotFound:
     return NotFound(
         f"there is no file {path} in {url}",
         kind="no_file",
-        hint="what points at it is damaged, or it was removed by hand",
+        hint="check whether the file was removed by hand; otherwise the entry that names it is damaged",
         path=path,
     )
 
@@ -309,17 +317,17 @@ def slot_taken(path: str) -> AlreadyExists:
 
 
 def files_not_stored(slot: str, error: OutcomeUnknown) -> Unavailable:
-    """What `publish` raises for an unknown outcome before it tried the slot."""
+    """Build the error of `publish` for an unknown outcome before it tried the slot."""
     return Unavailable(
-        f"the files of {slot} may not be stored, so it was left alone: {error.message}", path=slot
+        f"{slot} was not written, because its files may not be stored: {error.message}", path=slot
     )
 
 
 async def each_of(
     items: Collection[_Item], work: Callable[[_Item], Awaitable[_Result]], at_once: int
 ) -> list[_Result]:
-    """`work` of every item, `at_once` at a time, results in the order of `items`. The first failure ends all and is
-    raised."""
+    """Run `work` on every item, at most `at_once` concurrently, and return the results in the order of `items`. The
+    first failure cancels the rest and is raised."""
     queue = iter(enumerate(items))
     results: dict[int, _Result] = {}
 

@@ -1,22 +1,23 @@
-"""A store in one LMDB file: for one machine, where a commit then costs one transaction and its sync.
+"""A store in one LMDB file, for one machine. A commit costs one transaction and its sync.
 
-`lmdb:///abs/path` is a directory that holds `data.mdb` and `lock.mdb` (LMDB's own) and, as plain files, everything
-below `data/`: Spark and other programs read and write those by `uri`, so they cannot lie inside LMDB. They
-go through the local driver, with its staging folder beside them. All other paths are keys.
+`lmdb:///abs/path` is a directory that holds LMDB's own `data.mdb` and `lock.mdb`. Everything below `data/` is a plain
+file in that directory, because Spark and other programs read and write those files by `uri`. Plain files go through
+the local driver, with its staging folder beside them. All other paths are keys in LMDB.
 
-- A write is one LMDB transaction, `publish` too: all its files and the slot appear together, durable. LMDB
-  shows a transaction to readers only after it was synced.
-- A key is the path in UTF-8; of a longer one than LMDB takes, its beginning, a zero byte (no path holds one) and the
-  SHA-256 of the whole. The value is the time of writing, the path where the key is not it, and the content.
-- The map grows by doubling, with no transaction of this process open; a process whose map another one outgrew
-  takes over its size.
-- LMDB forbids one process to open a file twice: stores of one process share it, by the inode. A forked child
-  must open its own.
-- Processes on one machine may share the file, other machines may not: a network file system is refused.
+- Each write is one LMDB transaction, also `publish`: all its files and the slot appear together, durable. LMDB
+  shows a transaction to readers only after the sync.
+- A key is the path in UTF-8. The key of a path that is too long for LMDB is the path's beginning, a zero byte (no path
+  holds one) and the SHA-256 of the whole path. The value holds the time of writing, the path where the key does not,
+  and the content.
+- The map grows by doubling, while no transaction of this process is open. When another process has grown the file
+  beyond this process's map, this process adopts the larger size.
+- LMDB forbids one process to open a file twice, so stores of one process share an environment, found by inode. A
+  forked child must open its own.
+- Processes on one machine may share the file; processes on other machines may not. A network file system is refused.
 
-After a sync or write error nobody knows what is stored: the write is OutcomeUnknown and the process writes no more
-(`storage_read_only`), as in the local driver. Room on the disk is taken before a transaction, so that a full one
-means that nothing was done.
+After a sync or write error it is unknown what is stored: the write is OutcomeUnknown and the process writes no more
+(`storage_read_only`), as in the local driver. Disk space is allocated before each transaction, so a full disk means
+that nothing was applied.
 """
 
 from __future__ import annotations
@@ -68,33 +69,36 @@ _HEADER = struct.Struct("<qH")
 
 
 def open_lmdb(url: str, *, create: bool = False) -> LmdbStorage:
-    """The store behind `lmdb:///abs/path`. Blocks for a few calls.
+    """Open the store behind `lmdb:///abs/path`. Blocks for a few system calls.
 
     `create` makes a missing directory and file. Raises InvalidInput (`bad_url`; `storage_unsuitable` on a network
-    file system), NotFound (`no_catalog`), NotEmpty for a directory of other things, Denied, and Corrupt for a file
-    that is none of LMDB's or was cut.
+    file system), NotFound (`no_catalog`), NotEmpty for a directory that holds other files, Denied, and Corrupt for a
+    file that is not an LMDB file or was cut.
     """
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidInput(
-            f"{shown(url)!r} is no LMDB URL",
+            f"{shown(url)!r} is not an LMDB URL",
             kind="bad_url",
-            hint="three slashes, no options: lmdb:///abs/path",
+            hint="write three slashes and no options: lmdb:///abs/path",
         )
     return LmdbStorage(unquote(parts.path), create=create)
 
 
 class LmdbStorage(Storage):
-    """See the module. `clock` gives the time of writing in epoch milliseconds.
+    """A directory with an LMDB file (see the module). `clock` returns the time of writing in epoch milliseconds.
 
-    Reads run in a few threads of the store, writes in one. A cancelled write that has begun runs to its end.
+    Reads run in READ_THREADS threads of the store, writes in one thread. A cancelled write that has begun runs to its
+    end.
     """
 
     publishes_at_once = True
 
     def __init__(self, path: str, create: bool = False, *, clock: Callable[[], int] | None = None) -> None:
         if "\0" in path:
-            raise InvalidInput(f"{path!r} is no directory", kind="bad_url", hint="lmdb:///abs/path")
+            raise InvalidInput(
+                f"{path!r} is not a directory", kind="bad_url", hint="give a URL such as lmdb:///abs/path"
+            )
         path = os.path.abspath(path)
         self.url = "lmdb://" + quote(path)
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
@@ -102,7 +106,7 @@ class LmdbStorage(Storage):
             check_own(path, self.url)
         self._files = LocalStorage(path, create=create)
         self._environment = Environment.take(path, self.url, create=create)
-        # Also when nobody calls `close`.
+        # Also releases the environment when `close` is never called.
         self._release = weakref.finalize(self, self._environment.drop)
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="alpheus-lmdb-read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="alpheus-lmdb-write")
@@ -181,7 +185,7 @@ class LmdbStorage(Storage):
     async def publish_looking(
         self, files: Mapping[str, bytes], slot: str, root: bytes, beside: Sequence[str]
     ) -> dict[str, str | None]:
-        """As the interface says; the look is part of the transaction."""
+        """Publish as the interface says; the tags are read in the same transaction."""
         inside, outside = _split_paths(files)
         if outside or any(_is_data(check_path(path)) for path in (slot, *beside)):
             return await super().publish_looking(files, slot, root, beside)
@@ -199,9 +203,9 @@ class LmdbStorage(Storage):
     def uri(self, path: str) -> str:
         if not _is_data(check_path(path)):
             raise InvalidInput(
-                f"{path} lies inside the LMDB file of {self.url}; other programs cannot read it",
+                f"{path} is stored inside the LMDB file of {self.url}; other programs cannot read it",
                 kind="storage_unreachable",
-                hint="only what is below data/ is a file",
+                hint="ask only for paths below data/, which are files",
             )
         return self._files.uri(path)
 
@@ -216,7 +220,7 @@ class LmdbStorage(Storage):
         return await self._files.enclosing(paths)
 
     async def close(self) -> None:
-        """Waits for the jobs that run; later calls raise Unavailable."""
+        """Wait for running jobs and release everything. Later calls raise Unavailable."""
         self._closed = True
         for pool in (self._readers, self._writer):
             await asyncio.get_running_loop().run_in_executor(None, pool.shutdown)
@@ -230,9 +234,9 @@ class LmdbStorage(Storage):
             raise Unavailable(f"{self.url} was closed", kind="shutting_down")
         if os.getpid() != self._pid:
             raise Unavailable(
-                f"{self.url} was opened by process {self._pid}, from which this one was forked",
+                f"{self.url} was opened by process {self._pid}, from which this process was forked",
                 kind="shutting_down",
-                hint="open it again in this process",
+                hint="open the store again in this process",
             )
         return await asyncio.get_running_loop().run_in_executor(pool, lambda: job(*args, **kwargs))
 
@@ -262,7 +266,8 @@ class LmdbStorage(Storage):
         return self._environment.read(job, path)
 
     def _list(self, prefix: str, after: bytes | None) -> tuple[tuple[ObjectInfo, ...], bytes | None]:
-        """Some of the files, and the key to go on behind; None: that was all."""
+        """Return a batch of files and the last key of the batch, after which the listing resumes. The key is None after
+        the last batch."""
         beginning = prefix.encode()[:_KEY_BEGINNING]
 
         def job(transaction: Any) -> tuple[tuple[ObjectInfo, ...], bytes | None]:
@@ -293,7 +298,7 @@ class LmdbStorage(Storage):
         taken = self._encode_value(slot, root)
 
         def job(transaction: Any) -> None:
-            # The slot first: who is late has written nothing.
+            # The slot first, so that a writer that finds it filled has written nothing.
             if not transaction.put(_key_of(slot), taken, overwrite=False):
                 raise slot_taken(slot)
             for key, value in values.items():
@@ -339,7 +344,7 @@ def _key_of(path: str) -> bytes:
 
 
 def _parse_header(value: memoryview, path: str) -> tuple[int, int]:
-    """When it was written, and where the content begins."""
+    """Return the time of writing in epoch milliseconds, and the offset of the content."""
     if len(value) >= _HEADER.size:
         millis, path_size = _HEADER.unpack_from(value)
         if _HEADER.size + path_size <= len(value):
@@ -368,6 +373,6 @@ def _is_data(path: str) -> bool:
 
 
 def _split_paths(paths: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Those that are keys, and those that are plain files."""
+    """Split paths into keys of the LMDB file and plain files."""
     checked = [check_path(path) for path in paths]
     return [path for path in checked if not _is_data(path)], [path for path in checked if _is_data(path)]

@@ -1,4 +1,5 @@
-"""An LMDB file as one process has it open: transactions, a map that grows, one environment a file, clear errors."""
+"""An LMDB file as one process has it open: transactions, a map that grows, one environment for each file, and
+errors."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from alpheus_journal.storage.posix import (
 _T = TypeVar("_T")
 
 MAP_SIZE_BYTES_MIN = 1 << 30
-"""Address space, not disk: the file is as large as what it holds."""
+"""Address space, not disk space: the file is only as large as its content."""
 MAP_SIZE_BYTES_MAX = 1 << 44
 READERS_MAX = 512
 GAP_PAGES_MAX = 64
@@ -49,7 +50,7 @@ _OWN_NAMES = frozenset({*LMDB_FILES, STAGING_FOLDER, "data"})
 
 
 class Environment:
-    """An LMDB file as one process has it open: once, whatever number of stores uses it."""
+    """An open LMDB file. A process opens it once, and all its stores on that file share the environment."""
 
     _open: ClassVar[dict[tuple[int, int], Environment]] = {}
     _registry: ClassVar[threading.Lock] = threading.Lock()
@@ -86,7 +87,7 @@ class Environment:
                 raise NotFound(
                     f"there is no {file}",
                     kind="no_catalog",
-                    hint="create the catalog there first, or check the URL",
+                    hint="create the catalog first, or check the URL",
                 )
             found = cls._open.get(_inode(file))
             if found is None:
@@ -104,9 +105,9 @@ class Environment:
 
     @classmethod
     def close_after_fork(cls) -> None:
-        # Now, before a file is opened again: later it would drop the locks of that one. LMDB leaves alone what
-        # belongs to the parent, but for its open transactions: then it stays open, and this process cannot
-        # open the file a second time.
+        # Close before the child opens a file again, because closing later would drop the locks of the new one. LMDB
+        # keeps what belongs to the parent, except open transactions. With one open, the environment stays open, and
+        # this process cannot open the file again.
         for environment in cls._open.values():
             if not environment._inside:
                 environment._environment.close()
@@ -138,24 +139,25 @@ class Environment:
         file = os.path.join(self._path, _FILE)
         if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError | lmdb.CorruptedError):
             return Corrupt(
-                f"{file} is no LMDB file that this version can read: {error}",
+                f"{file} is not an LMDB file that this version can read: {error}",
                 kind="corrupt_history",
-                hint="restore it from a copy",
+                hint="restore the file from a copy",
                 path=_FILE,
             )
         if error.code in (errno.EACCES, errno.EPERM):
             return Denied(
-                f"this process may not open {file}", hint="reading needs write access to lock.mdb, too"
+                f"this process may not open {file}",
+                hint="allow this process to read it and to write lock.mdb; reading needs both",
             )
         if error.code in NO_SPACE:
             return Exhausted(f"cannot open {file}: {error}", kind="no_space", hint="free space or inodes")
         return Unavailable(f"cannot open {file}: {error}")
 
     def _check_whole(self) -> None:
-        """A page behind the end of a file that was cut would kill the process by SIGBUS.
+        """Raise Corrupt for a file that was cut, because reading a page behind its end kills the process by SIGBUS.
 
-        LMDB itself leaves out some last pages when a transaction allocated and freed them, so a small gap is
-        filled: with zeros, which are found damaged if anything points there.
+        LMDB itself leaves out some last pages that a transaction allocated and freed, so a gap of up to GAP_PAGES_MAX
+        pages is filled with zeros. An entry that points to such a page is found damaged.
         """
         needed = (self._environment.info()["last_pgno"] + 1) * self._page
         file = os.path.join(self._path, _FILE)
@@ -164,7 +166,7 @@ class Environment:
             raise Corrupt(
                 f"{file} was cut: it has {size} bytes, {needed} are in use",
                 kind="corrupt_history",
-                hint="restore it from a copy",
+                hint="restore the file from a copy",
                 path=_FILE,
             )
         if not self.is_readonly:
@@ -174,7 +176,8 @@ class Environment:
                 raise Unavailable(f"cannot open {file}: {error.strerror}") from error
 
     def _extend(self, size: int) -> None:
-        """Give the file so many bytes at least; what others wrote meanwhile is never shortened."""
+        """Extend the file to at least `size` bytes. A file that another process has extended further is not
+        shortened."""
         file = os.path.join(self._path, _FILE)
         fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -190,7 +193,7 @@ class Environment:
     # -- transactions
 
     def read(self, job: Callable[[Any], _T], path: str) -> _T:
-        """`job` in a read transaction, whose values are buffers: valid inside only."""
+        """Run `job` in a read transaction. The values are buffers, valid only inside the transaction."""
         while True:
             try:
                 with self._hold_map(), self._environment.begin(buffers=True) as transaction:
@@ -201,17 +204,18 @@ class Environment:
                 if not self._environment.reader_check():
                     raise Unavailable(
                         f"{self._url} has {READERS_MAX} readers already",
-                        hint="stop some processes",
+                        hint="stop some of the processes that read it",
                         path=path,
                     ) from error
             except lmdb.Error as error:
                 raise self._read_error(error, path) from error
 
     def write(self, job: Callable[[Any], object], path: str, sizes: Iterable[int] = ()) -> None:
-        """`job` in a write transaction: all of it durable, or nothing done. It may run again in another one.
+        """Run `job` in a write transaction, which is applied whole and durable, or not at all. `job` may run again in
+        another transaction.
 
-        `sizes`: of the values that it puts, in bytes. Room for them is taken beforehand, since LMDB reports a disk
-        that fills up in the middle as an I/O error.
+        `sizes` are the sizes of the values that `job` puts, in bytes. Disk space for them is allocated before, because
+        LMDB reports a disk that fills up during the transaction as an I/O error.
         """
         room = (
             sum(size + _PAGES_AROUND_VALUE * self._page for size in sizes)
@@ -246,7 +250,7 @@ class Environment:
             reason = f"cannot write {path} in {self._url}: {error.strerror}"
             if error.errno not in NO_SPACE:
                 raise Unavailable(reason, path=path) from error
-            hint = "free space, or raise the limit on file size"
+            hint = "free space, or raise the limit on file size (ulimit -f)"
             raise Exhausted(reason, kind="no_space", hint=hint, path=path) from error
         except BaseException:
             transaction.abort()
@@ -264,26 +268,26 @@ class Environment:
     def _check_writable(self, path: str) -> None:
         if self._broken:
             raise Unavailable(
-                f"{self._url} takes no more writes from this process: {self._broken}",
+                f"{self._url} refuses further writes from this process: {self._broken}",
                 kind="storage_read_only",
                 hint="check the disk, then restart the process",
                 path=path,
             )
         if self.is_readonly:
             raise Unavailable(
-                f"{self._url} could be opened for reading only", kind="storage_read_only", path=path
+                f"{self._url} could only be opened for reading", kind="storage_read_only", path=path
             )
         if _inode(os.path.join(self._path, _FILE)) != self._identity:
             raise Unavailable(
                 f"{self._path} was removed, moved or replaced since this process opened it",
-                hint="put it back, or restart the process",
+                hint="put the directory back, or restart the process",
                 path=path,
             )
         if not self._anchored:
             self._anchor(path)
 
     def _anchor(self, path: str) -> None:
-        """LMDB syncs its file; the entries that lead to it are ours to sync."""
+        """Sync the directory entries that lead to the file; LMDB syncs only the file."""
         directory = Directory(self._path, self._url, Syscalls(), create=False)
         try:
             directory.fsync_folder(directory.fd, "")
@@ -297,7 +301,7 @@ class Environment:
 
     @contextlib.contextmanager
     def _hold_map(self) -> Iterator[None]:
-        """While inside, the map stays where it is."""
+        """Keep the map in its place inside the block."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
             self._inside += 1
@@ -309,7 +313,7 @@ class Environment:
                 self._gate.notify_all()
 
     def _resize(self, size: int) -> None:
-        """Grow the map, or (0) take over the size that another process gave it."""
+        """Grow the map to `size` bytes. 0 means the size that another process gave the file."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
             self._resizing = True
@@ -331,10 +335,10 @@ class Environment:
             return Corrupt(
                 f"the LMDB file of {self._url} is damaged: {error}",
                 kind="corrupt_history",
-                hint="restore it from a copy",
+                hint="restore the file from a copy",
                 path=path,
             )
-        # LMDB gives up an environment whose meta page could not be written, reading included.
+        # LMDB gives up an environment whose meta page could not be written; reads fail too.
         hint = "check the disk, then restart the process" if isinstance(error, lmdb.PanicError) else ""
         return Unavailable(f"cannot read {path} in {self._url}: {error}", hint=hint, path=path)
 
@@ -342,7 +346,7 @@ class Environment:
         reason = f"cannot write {path} in {self._url}: {error}"
         if isinstance(error, lmdb.TxnFullError):
             return InvalidInput(
-                reason, kind="too_large", hint="split it into several transactions", path=path
+                reason, kind="too_large", hint="split the write into several transactions", path=path
             )
         if isinstance(error, lmdb.PanicError):
             self._broken = self._broken or str(error)
@@ -356,7 +360,7 @@ os.register_at_fork(after_in_child=Environment.close_after_fork)
 
 
 def _inode(file: str) -> tuple[int, int]:
-    """(0, 0) for a file that is not there."""
+    """Return device and inode of a file, or (0, 0) for a missing file."""
     try:
         info = os.stat(file)
     except OSError:
@@ -365,14 +369,14 @@ def _inode(file: str) -> tuple[int, int]:
 
 
 def check_own(path: str, url: str) -> None:
-    """A new file is not put among other things: NotEmpty."""
+    """Raise NotEmpty for a directory that holds other files and no LMDB file."""
     names = set(os.listdir(path))
     if _FILE not in names and not names <= _OWN_NAMES:
         other = min(names - _OWN_NAMES)
         raise NotEmpty(
-            f"{url} is no LMDB catalog and not empty: it holds {other}",
+            f"{url} is not an LMDB catalog and not empty: it holds {other}",
             kind="directory_not_empty",
-            hint="choose an empty or a new directory",
+            hint="choose an empty or new directory",
         )
 
 
@@ -380,7 +384,7 @@ def _check_local(path: str, url: str) -> None:
     kind = file_system_kind(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise InvalidInput(
-            f"{url} lies on a network file system ({kind}), where LMDB's locks and map do not work",
+            f"{url} is on a network file system ({kind}), where LMDB's locks and map do not work",
             kind="storage_unsuitable",
-            hint="a local disk; or file:// on that file system",
+            hint="use a local disk, or a file:// URL on that file system",
         )

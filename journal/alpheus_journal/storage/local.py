@@ -1,29 +1,31 @@
 """A store in a directory of a local file system (or a network one that has POSIX semantics and hard links).
 
-How a write becomes durable and visible, in this order (FORMAT.md, "Committing"):
+A write becomes durable and visible in this order (FORMAT.md, "Committing"):
 
-1. the whole file is written under a random name in `.staging/` at the top of the prefix, and fsynced; where
-   AT_ONCE_MIN or more are staged together, one `syncfs` may take the place of their fsyncs (see `syncfs`);
-2. `create` hard-links it to its path: the file system lets exactly one link win, and what appears is whole.
-   `put` renames it there, which replaces an older file in one step;
-3. the folder is fsynced, and only then does the call return. A folder's own entry is fsynced into its
-   parent before this process puts the first file into it, and so are those that lead to the prefix.
+1. The whole file is written under a random name in `.staging/` at the top of the prefix, and fsynced. Where
+   AT_ONCE_MIN or more files are staged together, one `syncfs` may replace their fsyncs (see `syncfs`).
+2. `create` hard-links the staged file to its path. The file system lets exactly one link succeed, and the file appears
+   whole. `put` renames the staged file instead, which replaces an older file in one step.
+3. The folder is fsynced, and only then does the call return. Before this process puts the first file into a folder, it
+   fsyncs the folder's own entry into its parent, and the entries that lead to the prefix.
 
-Writing in place with `O_EXCL` was rejected: a crash leaves a slot that is taken and torn. `O_TMPFILE`
-and `linkat` were measured against it, interleaved on a busy ext4 (2,000 creates of 20 KB, 700 commits of three
-nodes and a root each): 646 against 714 us for a lone create, 3,875 against 3,931 for a commit, a difference
-below the noise. It would take ctypes and a mounted /proc, and replacing a file needs a staging name anyway.
+Writing in place with `O_EXCL` was rejected, because a crash leaves a slot that is filled and torn. `O_TMPFILE` with
+`linkat` was measured against staging, interleaved on a busy ext4 (2,000 creates of 20 KB, 700 commits of three
+nodes and a root each): 646 against 714 us for a single create, 3,875 against 3,931 us for a commit, a difference
+below the noise. It would need ctypes and a mounted /proc, and replacing a file needs a staging name anyway.
 
-The other side of step 3: a link can be seen before it is durable. So the first read of a slot below `vn/`
-fsyncs that folder, once for each slot and process; nobody acts on a version that a power cut can take
-back. The hints beside the slots are exempt: they may be wrong anyway.
+A consequence of step 3 is that a link is visible before it is durable. So the first read of a slot below `vn/`
+fsyncs that folder, once for each slot and process. No reader therefore acts on a version that a power cut can
+undo. The hints beside the slots are exempt, because they may be wrong anyway.
 
 An fsync that failed is never repeated (`posix.Directory`): the store refuses every later write of this process
-(`storage_read_only`), and when the failing fsync was one of the slots' folder, slots not seen before too.
+(`storage_read_only`). When the fsync of the slots' folder failed, the store also refuses to show new slots.
 
-Files that a killed process left in `.staging/` are removed by the first write of a later one when they are
-older than an hour by the file system's own clock. A writer that was stopped for so long finds its file gone
-and fails with nothing applied. Empty folders stay: removing one would race with a writer about to use it.
+Files that a killed process left in `.staging/` are removed by the first write of a later process when they are
+older than an hour by the file system's own clock. A writer that was stopped for an hour finds its file deleted
+and fails with nothing applied. Empty folders stay, because removing one would race with a writer about to use it.
+
+The module is long because reads and writes share the descriptors, the slots seen so far and the lock of one store.
 """
 
 from __future__ import annotations
@@ -87,8 +89,9 @@ LIST_BATCH = 1000
 STAGED_MAX = 128
 SYNC_THREADS = 8
 AT_ONCE_MIN = 12
-"""So many files are worth a `syncfs`. With 8 a `publish` took as long as with fsyncs, on ext4 with a journal and
-without, and on XFS; with 16 a third less CPU, with 128 a third to a half, and a fifth to two fifths less time."""
+"""The number of files from which a `syncfs` pays. With 8 files a `publish` took as long as with fsyncs, on ext4 with
+and without a journal, and on XFS. With 16 files it took a third less CPU; with 128 files a third to a half less CPU,
+and a fifth to two fifths less time."""
 FOLDERS_ANCHORED_MAX = 10_000
 SLOTS_SEEN_MAX = 16_384
 
@@ -97,8 +100,8 @@ _HINTS = frozenset({LATEST_HINT, OLDEST_HINT})
 
 
 class _Staged:
-    """A file under its staging name. `pending`: that name is still to be removed. `written_nanos`: this machine's clock
-    before and after the file was written."""
+    """A file under its staging name. While `pending` is true, the staging name must still be removed. `written_nanos`
+    is the time of this machine's clock before and after the file was written."""
 
     __slots__ = ("fd", "folder", "identity", "name", "path", "pending", "staging_name", "written_nanos")
 
@@ -113,18 +116,18 @@ class _Staged:
 
 
 class LocalStorage(Storage):
-    """The directory at `path`; with `create` it is made, parents too, where it is missing.
+    """The directory at `path`. With `create` a missing directory is made, with its parents.
 
-    Opening makes a few blocking system calls and writes nothing else; a directory that is only readable
-    can be read. The first write makes `.staging/` and tries hard links there. Raises NotFound (`no_catalog`)
-    for a missing directory, InvalidInput (`bad_url`) for one that is no directory, Denied.
+    Opening makes a few blocking system calls and writes nothing else. A directory without write permission can be
+    read. The first write makes `.staging/` and tests hard links there. Raises NotFound (`no_catalog`) for a missing
+    directory, InvalidInput (`bad_url`) when `path` is not a directory, and Denied.
 
-    Blocking work runs in up to `threads` threads of the store, one job per method call (`list`: per batch).
-    Jobs queue without a limit of their own: each has a caller that waits for it. When that caller is
-    cancelled, a job that has begun runs to its end, so the write may or may not have been applied.
-    With `threads=0` each call runs where it is made and waits for nothing, for tests on a `system` that is fake.
+    Blocking work runs in up to `threads` threads of the store, one job for each method call (`list`: each batch).
+    The queue of jobs has no limit, because a caller waits for each job. When the caller is cancelled, a job that
+    has begun runs to its end, so the write may or may not have been applied. With `threads=0` each job runs in the
+    calling thread and waits for nothing, for tests with a fake `system`.
 
-    Durability is what fsync promises; on macOS that does not cover the disk's own cache.
+    Writes are as durable as fsync makes them. On macOS fsync does not reach the disk's own cache.
     """
 
     publishes_at_once = True
@@ -133,13 +136,15 @@ class LocalStorage(Storage):
         self, path: str, create: bool = False, *, system: Syscalls | None = None, threads: int = THREADS
     ) -> None:
         if "\0" in path or not path:
-            raise InvalidInput(f"{path!r} is no directory", kind="bad_url", hint="for example file:///lake")
+            raise InvalidInput(
+                f"{path!r} is not a directory", kind="bad_url", hint="give a URL such as file:///lake"
+            )
         self._path = os.path.abspath(path)
         self.url = "file://" + quote(self._path)
         self._system = system if system is not None else Syscalls()
         self._directory = Directory(self._path, self.url, self._system, create=create)
         self._group_sync = GroupSync(self._directory)
-        # Also when nobody calls `close`; running jobs hold the store, so none can lose its descriptor.
+        # Also closes the descriptor when `close` is never called. Running jobs hold the store and so the descriptor.
         self._release = weakref.finalize(self, self._system.close, self._directory.fd)
         self._pool: ThreadPoolExecutor | None = None
         self._syncers: ThreadPoolExecutor | None = None
@@ -149,7 +154,7 @@ class LocalStorage(Storage):
         self._closed = False
         self._lock = threading.Lock()
         self._tested = False
-        self._has_clock = False  # of its own
+        self._has_clock = False  # whether the file system has a clock of its own
         self._anchored: set[str] = set()
         self._seen: OrderedDict[str, Identity] = OrderedDict()
 
@@ -217,7 +222,7 @@ class LocalStorage(Storage):
         )
 
     async def delete(self, path: str) -> None:
-        """As the interface says. Not synced: a power cut may bring the file back."""
+        """Remove a file without a sync: a power cut may bring the file back."""
         await self._run(self._delete, self._own(path))
 
     def uri(self, path: str) -> str:
@@ -233,7 +238,7 @@ class LocalStorage(Storage):
         return await self._run(self._directory.enclosing, [check_path(path) for path in paths])
 
     async def close(self) -> None:
-        """Waits for the jobs that run; later calls raise Unavailable."""
+        """Wait for running jobs and release everything. Later calls raise Unavailable."""
         self._closed = True
         for pool in (self._pool, self._syncers):
             if pool is not None:
@@ -248,9 +253,9 @@ class LocalStorage(Storage):
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: job(*args, **kwargs))
 
     def _own(self, path: str) -> str:
-        """A path that may be written."""
+        """Return `path` when callers may write it, else raise InvalidInput."""
         if check_path(path).split("/", 1)[0] == STAGING_FOLDER:
-            raise InvalidInput(f"{path!r}: {STAGING_FOLDER} belongs to the driver", kind="bad_argument")
+            raise InvalidInput(f"{path!r}: {STAGING_FOLDER} is reserved for the driver", kind="bad_argument")
         return path
 
     # -- reading
@@ -277,7 +282,7 @@ class LocalStorage(Storage):
                 chunks.append(chunk)
                 missing -= len(chunk)
             if missing > 0:
-                raise unreadable(path, f"ended {missing} bytes early: something cut it while it was read")
+                raise unreadable(path, f"ended {missing} bytes early: another program cut it during the read")
             return chunks[0] if len(chunks) == 1 else b"".join(chunks), identity(info)
 
     @contextlib.contextmanager
@@ -289,7 +294,7 @@ class LocalStorage(Storage):
             if stat.S_ISDIR(info.st_mode):
                 raise file_not_there(path, self.url)
             if not stat.S_ISREG(info.st_mode):
-                raise unreadable(path, "is no regular file")
+                raise unreadable(path, "is not a regular file")
             yield fd, info
         finally:
             self._system.close(fd)
@@ -326,18 +331,18 @@ class LocalStorage(Storage):
             if stat.S_ISLNK(info.st_mode):
                 raise symlink(path)
             if not stat.S_ISREG(info.st_mode):
-                raise unreadable(path, "is no regular file")
+                raise unreadable(path, "is not a regular file")
             self._expose(folders, {path: identity(info)})
         return _info(path, info)
 
     def _stat_all(self, paths: Sequence[str]) -> dict[str, ObjectInfo | None]:
-        # Who looks at many looks whether the store is still the one that it knows.
+        # Checked here once for all paths: is the prefix still the directory that was opened?
         self._directory.check_in_place("")
         return {path: self._stat(path) for path in paths}
 
     def _check_in_place(self, path: str) -> None:
-        """Raises Unavailable when the prefix, or the slots' folder that this process used, is there no more: a
-        missing slot would pass for the end of history, and a write would begin a second one."""
+        """Raise Unavailable when the prefix, or the slots' folder that this process used, was removed: a missing slot
+        would look like the end of the history, and a write would begin a second history."""
         self._directory.check_in_place(path)
         if SLOTS_FOLDER in self._anchored:
             try:
@@ -345,10 +350,11 @@ class LocalStorage(Storage):
             except FileNotFoundError as error:
                 raise self._directory.gone_error(f"{self._path}/{SLOTS_FOLDER}", path) from error
             except OSError:
-                return  # the call itself meets it
+                return  # the caller's own call meets this error
 
     def _expose(self, folders: Folders, found: Mapping[str, Identity]) -> None:
-        """Make durable what is about to be shown: fsync the slots' folder unless all were seen before."""
+        """Make the slots in `found` durable before they are shown: fsync the slots' folder unless all were seen
+        before."""
         with self._lock:
             fresh = {
                 path: identity
@@ -362,7 +368,7 @@ class LocalStorage(Storage):
         path = next(iter(fresh))
         if self._directory.slots_doubtful:
             raise Unavailable(
-                f"{path} in {self.url} may not be durable, so it is not shown: {self._directory.broken}",
+                f"{path} in {self.url} may not be durable and is not shown: {self._directory.broken}",
                 kind="storage_read_only",
                 hint="check the disk, then restart the process",
                 path=path,
@@ -397,7 +403,7 @@ class LocalStorage(Storage):
         return tuple(info for info, _ in batch)
 
     def _walk(self, prefix: str) -> Generator[tuple[ObjectInfo, Identity], None, None]:
-        """Depth first, so that the descriptors held are as many as the tree is deep."""
+        """Walk depth first, so that the number of open descriptors is the depth of the tree."""
         folder, _, _ = prefix.rpartition("/")
         if folder.split("/", 1)[0] == STAGING_FOLDER:
             return
@@ -420,7 +426,7 @@ class LocalStorage(Storage):
                     path = level.path + entry.name
                     if not path.startswith(prefix) or not is_path(path) or path == STAGING_FOLDER:
                         continue
-                    # What vanishes between two steps is simply not listed.
+                    # A file that is deleted between two steps is not listed.
                     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                         if entry.is_dir(follow_symlinks=False):
                             fd = self._system.open(entry.name, FOLDER_FLAGS, level.fd)
@@ -458,12 +464,13 @@ class LocalStorage(Storage):
             raise files_not_stored(slot, error) from error
 
     def _check_clock(self, file: _Staged) -> None:
-        """Raises InvalidInput (`clock_skew`) where the file system lies on another machine, whose time a file of just
-        now tells, and this machine's clock is far from it. On its own disks it has no other clock to compare with."""
+        """Raise InvalidInput (`clock_skew`) when a network file system's clock is far from this machine's clock. The
+        modification time of `file`, which was just written, tells the file system's time. A local disk has no clock of
+        its own to compare with."""
         if self._has_clock:
             before, after = file.written_nanos
             modified = file.identity.modified_at_nanos
-            # A write may take minutes: any time within it agrees.
+            # A write may take minutes; any time between its begin and its end agrees.
             offset = min(modified - before, 0) or max(modified - after, 0)
             refuse_skew(self.url, offset // 1_000_000)
 
@@ -472,7 +479,7 @@ class LocalStorage(Storage):
     ) -> dict[str, str | None]:
         written = self._publish(files, slot, root)
         try:
-            # Folders are opened again: the one that the slot was filled in may be another by now.
+            # Folders are opened again, because the folder that holds the slot may have been replaced.
             self._directory.check_in_place(slot)
         except Unavailable as error:
             raise OutcomeUnknown(
@@ -485,7 +492,7 @@ class LocalStorage(Storage):
         except AlpheusError:
             return {}
         if found[slot] != _tag(written):
-            raise OutcomeUnknown(f"{slot} in {self.url} was stored, and is not there any more", path=slot)
+            raise OutcomeUnknown(f"{slot} in {self.url} was stored and has disappeared since", path=slot)
         return found
 
     def _delete(self, path: str) -> None:
@@ -501,7 +508,7 @@ class LocalStorage(Storage):
                     raise self._directory.write_error(error, path) from error
 
     def _sync_all(self, paths: Sequence[str]) -> None:
-        """What others wrote: the content first, then the entries that lead to it."""
+        """Sync files that other programs wrote: first the content, then the entries that lead to the files."""
         if not paths:
             return
         with self._prepare_write(paths[0]) as folders:
@@ -519,14 +526,15 @@ class LocalStorage(Storage):
             raise self._directory.read_error(error, path) from error
         try:
             if not stat.S_ISREG(self._system.fstat(fd).st_mode):
-                raise unreadable(path, "is no regular file")
+                raise unreadable(path, "is not a regular file")
             self._directory.fsync_file(fd, path)
         finally:
             self._system.close(fd)
 
     @contextlib.contextmanager
     def _prepare_write(self, path: str) -> Iterator[Folders]:
-        """A write of `path`: what fails with OSError inside has not been applied."""
+        """Check that the store may be written, and give the block open folders. An OSError inside the block means that
+        the write of `path` was not applied; it becomes an error of ours."""
         if self._directory.broken:
             raise self._directory.read_only_error(path)
         self._check_in_place(path)
@@ -538,13 +546,13 @@ class LocalStorage(Storage):
             raise self._directory.write_error(error, path) from error
 
     def _prepare_once(self, folders: Folders) -> None:
-        """Before this process's first write: try the file system, remove what killed processes left."""
+        """Before this process's first write, test the file system and remove files that killed processes left."""
         with self._lock:
             if self._tested:
                 return
             staging = folders.open(STAGING_FOLDER, made=lambda _: None)
             if self._system.fstat(staging).st_dev != self._system.fstat(self._directory.fd).st_dev:
-                raise self._directory.unsuitable(f"{STAGING_FOLDER} lies on another file system")
+                raise self._directory.unsuitable(f"{STAGING_FOLDER} is on another file system")
             now = self._directory.try_links(staging)
             self._directory.remove_leftovers(staging, now - STAGING_AGE_SECONDS_MAX)
             self._directory.anchor()
@@ -553,7 +561,8 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def _stage_files(self, folders: Folders, files: Mapping[str, bytes]) -> Iterator[tuple[_Staged, ...]]:
-        """Every file whole and durable under a staging name, its folder made and durable."""
+        """Write every file, whole and durable, under a staging name; make its target folder, durable too. On exit,
+        remove the staging names that are left."""
         for path in files:
             self._make_folder(folders, path.rpartition("/")[0])
         staged: deque[_Staged] = deque()
@@ -571,7 +580,7 @@ class LocalStorage(Storage):
             yield tuple(staged)
         finally:
             for file in staged:
-                # Nothing hangs on it: the file is synced by now, or about to be discarded.
+                # An error here does not matter: the file is already synced, or will be discarded.
                 with contextlib.suppress(OSError):
                     self._system.close(file.fd)
                 if file.pending:
@@ -589,14 +598,14 @@ class LocalStorage(Storage):
         failpoints.hit(_STAGED_POINTS.get(file.folder.partition("/")[0], ""))
 
     def _make_folder(self, folders: Folders, folder: str) -> None:
-        """Open or make `folder`; the entries that lead to it are durable afterwards."""
+        """Open or make `folder`. Afterwards the entries that lead to `folder` are durable."""
         path = ""
         for name in folder.split("/") if folder else ():
             parent, path = path, f"{path}/{name}" if path else name
             try:
                 folders.open(path, made=self._anchored.discard)
             except NotADirectoryError as error:
-                raise InvalidInput(f"{path} in {self.url} is a file, so no folder", path=path) from error
+                raise InvalidInput(f"{path} in {self.url} is a file, not a folder", path=path) from error
             if path not in self._anchored:
                 self._fsync_folder(folders, parent)
                 if len(self._anchored) >= FOLDERS_ANCHORED_MAX:
@@ -604,7 +613,7 @@ class LocalStorage(Storage):
                 self._anchored.add(path)
 
     def _rename_all(self, folders: Folders, staged: Sequence[_Staged]) -> None:
-        """Put staged files at their paths and make that durable, one fsync a folder."""
+        """Move staged files to their paths, and make the moves durable with one fsync for each folder."""
         for file in staged:
             source = folders.open(STAGING_FOLDER)
             self._place(self._system.rename, folders, file, source, folders.open(file.folder))
@@ -615,7 +624,7 @@ class LocalStorage(Storage):
         self._remember({file.path: file.identity for file in staged if file.folder == SLOTS_FOLDER})
 
     def _link(self, folders: Folders, file: _Staged) -> None:
-        """Make a staged file the first and only one at its path."""
+        """Link a staged file to its path, which must be free."""
         source = folders.open(STAGING_FOLDER)
         failpoints.hit("local.link")
         self._place(self._system.link, folders, file, source, folders.open(file.folder))
@@ -642,8 +651,8 @@ class LocalStorage(Storage):
             raise self._directory.unknown_error(file.path, error) from error
 
     def _is_placed(self, file: _Staged, directory: int) -> bool:
-        """Whether our file is there in spite of the error: network file systems repeat a call whose reply
-        was lost, and then report what the repetition met."""
+        """Whether our file is at its path in spite of the error. A network file system repeats a call whose reply was
+        lost, and then reports the error of the repetition."""
         try:
             found = self._system.stat(file.name, directory)
         except OSError:
@@ -661,7 +670,7 @@ class LocalStorage(Storage):
         return self._group_sync.sync(last.fd, last.path)
 
     def _fsync_files(self, files: Sequence[_Staged]) -> None:
-        """Many at a time: a disk that is asked together flushes its cache once for several."""
+        """Fsync several files concurrently, so that the disk flushes its cache once for several of them."""
         if len(files) <= SYNC_THREADS or self._syncers is None:
             for file in files:
                 self._fsync_file(file)
@@ -676,9 +685,9 @@ class LocalStorage(Storage):
                     return
                 self._fsync_file(file)
 
-        # A job a thread, not a file: handing one over costs more than its system call.
+        # One job for each thread, not for each file: submitting a job costs more than an fsync call.
         jobs = [self._syncers.submit(sync_waiting) for _ in range(SYNC_THREADS)]
-        wait(jobs)  # all of them, also when one fails: the files' descriptors are closed next
+        wait(jobs)  # for all, even when one fails: the descriptors of the files are closed next
         for job in jobs:
             job.result()
 
@@ -692,7 +701,7 @@ class LocalStorage(Storage):
 
 
 def _split_files(files: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """Few enough files at a time to hold a descriptor of each."""
+    """Split files into groups of STAGED_MAX, so that a group's descriptors can all be open."""
     items = iter(files.items())
     while part := dict(itertools.islice(items, STAGED_MAX)):
         yield part

@@ -1,6 +1,6 @@
-"""A store in this process's memory: for tests, simulations and throwaway catalogs.
+"""A store in the memory of this process: for tests, simulations and throwaway catalogs.
 
-No method waits for anything, so a seeded event loop replays runs over it step by step.
+No method waits for anything, so a seeded event loop repeats a run over this store step by step.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class MemoryStorage(Storage):
-    """A dict of files. "Durable" means: for as long as the object lives.
+    """A dict of files. "Durable" means that a file lives as long as this object.
 
-    `MemoryStorage(...)` is a store of its own that no URL opens; `MemoryStorage.named(name)` is the one store
-    of that name in this process, behind `memory://name`, and lives as long as the process. `clock` gives
-    the store's time in epoch milliseconds. `close` keeps the content.
+    `MemoryStorage(...)` makes a separate store that no URL opens. `MemoryStorage.named(name)` returns the only store
+    of that name in this process; `memory://name` opens it, and it lives as long as the process. `clock` returns the
+    store's time in epoch milliseconds. `close` keeps the content.
 
-    Threads may share it: each method is one step on the dict, which CPython does whole.
+    Threads may share a store, because each method is one atomic operation on the dict in CPython.
     """
 
     _stores: ClassVar[dict[str, MemoryStorage]] = {}
@@ -53,14 +53,14 @@ class MemoryStorage(Storage):
 
     @classmethod
     def named(cls, name: str) -> MemoryStorage:
-        """The process-wide store of that name; made when it is first asked for."""
+        """Return the process-wide store of that name; the first call makes it."""
         if not name:
             raise InvalidInput("a memory store needs a name", kind="bad_url", hint="memory://name")
         return cls._stores.setdefault(name, cls(name=name))
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Let go of a named store: the name is free again, who holds the store keeps it."""
+        """Remove a named store from the process, so that its name is free. Holders of the store may still use it."""
         cls._stores.pop(name, None)
 
     async def read(self, path: str, *, size_max: int) -> bytes:
@@ -102,9 +102,9 @@ class MemoryStorage(Storage):
 
     def uri(self, path: str) -> str:
         raise InvalidInput(
-            f"{self.url} lives in one process; no other program can read {check_path(path)}",
+            f"{self.url} is in the memory of one process; no other program can read {check_path(path)}",
             kind="storage_unreachable",
-            hint="keep the catalog at a file:// URL to use it with Spark",
+            hint="use a catalog at a file:// URL with Spark",
         )
 
     def _entry(self, data: bytes) -> _Entry:

@@ -1,27 +1,29 @@
 """Stores behind the library obstore: `gs://`, `az://`, and `s3://` with `client=obstore`.
 
-`object_url` says what a URL may hold. Credentials come from the environment as the library finds them:
-`AWS_ACCESS_KEY_ID` and so on, web identity, container and instance roles; `GOOGLE_APPLICATION_CREDENTIALS`;
-`AZURE_STORAGE_ACCOUNT_KEY` and so on. It reads no profiles of the AWS command line.
+`object_url` describes the URLs. The library takes credentials from the environment: `AWS_ACCESS_KEY_ID` and so on, web
+identity, container and instance roles; `GOOGLE_APPLICATION_CREDENTIALS`; `AZURE_STORAGE_ACCOUNT_KEY` and so on. It
+does not read profiles of the AWS command line.
 
 How the promises of `Storage` are kept (FORMAT.md, "Committing"):
 
-* `create` is one conditional request (`If-None-Match: *`, `x-goog-if-generation-match: 0`). The library's own
-  retries are off for every write: it takes a connection that broke after the request for one that never was, sends
-  a conditional write again, and then reports one's own file as somebody else's.
-* AlreadyExists means that the store refused the condition (412, and Azure's `BlobAlreadyExists`). Another 409 is a
-  conflict of two requests and says nothing about who won: OutcomeUnknown, like 5xx, time-outs and broken
-  connections. Unavailable: never connected, or 429. A refusal of the request itself (other 4xx) is definite.
-* Reads, `put_many`, deletes and single puts are sent again with growing, jittered pauses for `deadline` seconds. A
+* `create` is one conditional request (`If-None-Match: *`, `x-goog-if-generation-match: 0`). The library's own retries
+  are off for every write. The library mistakes a connection that broke after the request for one that was never made,
+  sends a conditional write again, and then reports the writer's own file as the file of another writer.
+* AlreadyExists means that the store refused the condition (412, and Azure's `BlobAlreadyExists`). Any other 409 is a
+  conflict of two requests and does not tell which one won, so it becomes OutcomeUnknown, like 5xx, time-outs and
+  broken connections. Unavailable means never connected, or 429. Any other 4xx refuses the request definitely.
+* Reads, `put_many`, deletes and single puts are repeated with growing, jittered pauses for `deadline` seconds. A
   `put` below `vn/` is not repeated after an unknown outcome: those files are overwritten, and a late copy of the
-  first request would bring old bytes back.
+  first request would restore old bytes.
 
-An object store acknowledges durable files only.
+An object store acknowledges only durable files.
 
-What obstore cannot do: a key that is no path of ours but lies under the prefix (`a//b`) fails a listing instead of
-being passed over. A process that ends within microseconds of its last answer may abort: threads of the library
-then wait for an interpreter that is gone (PyO3/pyo3-async-runtimes, issue 40). So the end of a process that used
-this module waits `EXIT_SECONDS` for them.
+Limits of obstore: a key below the prefix that is not one of our paths (`a//b`) fails a listing instead of being
+skipped. A process that ends within microseconds of its last answer may abort, because threads of the library then
+wait for an interpreter that no longer exists (PyO3/pyo3-async-runtimes, issue 40). So a process that used this module
+waits `EXIT_SECONDS` for those threads before it ends.
+
+The module is long because the meaning of a failure depends on how the request was sent.
 """
 
 from __future__ import annotations
@@ -81,17 +83,18 @@ if TYPE_CHECKING:  # names of the library's stubs only
 _T = TypeVar("_T")
 
 MULTIPART_SIZE_MIN = 8 << 20
-"""Larger files are uploaded in parts of this size, `PARTS_MAX` at once; a file appears when all are there."""
+"""Larger files are uploaded in parts of this size, `PARTS_MAX` concurrently. A file appears when all parts are
+stored."""
 PARTS_MAX = 4
 LIST_BATCH = 1000
 KEY_SIZE_BYTES_MAX = 1024
 BYTES_PER_SECOND_MIN = 256 << 10
-"""Slower transfers of large files are given up."""
+"""A slower transfer of a large file times out."""
 RETRY_DELAY_MIN_SECONDS = 0.05
 RETRY_DELAY_MAX_SECONDS = 3.0
 LIST_RETRIES_MAX = 5
 EXIT_SECONDS = 0.05
-_REQUEST_SECONDS_MAX = 24 * 3600.0  # each attempt has a limit of its own, by its size
+_REQUEST_SECONDS_MAX = 24 * 3600.0  # the real limit of an attempt depends on its size: see `_limit`
 
 _ALLOW = {
     "s3": "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
@@ -102,17 +105,17 @@ _BAD_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "Aut
 
 
 def open_object_store(url: str) -> ObjectStorage:
-    """The store behind a URL (see the module). Blocks for milliseconds, sends nothing.
+    """Open the store behind a URL (see the module). Blocks for milliseconds and sends nothing.
 
-    Raises InvalidInput (`bad_url`) for unknown options, secrets in the URL, and settings the library refuses.
+    Raises InvalidInput (`bad_url`) for unknown options, secrets in the URL, and settings that the library refuses.
     """
     return ObjectStorage(parse_url(url))
 
 
 class ObjectStorage(Storage):
-    """One prefix of a bucket or container. See the module.
+    """One prefix of a bucket or container (see the module). Several event loops may use a store.
 
-    `clock` waits between attempts; `jitter` gives numbers from 0 to 1. Use from several event loops is fine.
+    `clock` waits between attempts; `jitter` returns numbers from 0 to 1.
     """
 
     def __init__(
@@ -131,11 +134,11 @@ class ObjectStorage(Storage):
         self._closed = False
         try:
             self._store = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX)
-            # A listing that breaks on its hundredth page goes on there: reading again is always safe.
+            # A listing that breaks on its hundredth page resumes there; repeating a read is always safe.
             self._lister = _connect(place, retries=LIST_RETRIES_MAX, timeout=self._patience)
         except (BaseError, ValueError, OSError) as error:
             raise bad_url(
-                self.url, f"obstore refuses the settings: {_first_line(error)}", CREDENTIALS[place.scheme]
+                self.url, f"obstore refuses these settings: {_first_line(error)}", CREDENTIALS[place.scheme]
             ) from error
         _wait_at_exit()
 
@@ -161,9 +164,8 @@ class ObjectStorage(Storage):
 
     async def read_part(self, path: str, *, start: int, size: int) -> bytes:
         key = self._key(path)
-        info = await self._stat(
-            path, key
-        )  # of a range outside the library tells nothing that could be relied on
+        # The library reports nothing reliable about a range outside the file.
+        info = await self._stat(path, key)
         if info is None:
             raise file_not_there(path, self.url)
         length = max(0, min(size, info.size - start))
@@ -173,7 +175,7 @@ class ObjectStorage(Storage):
                 async with self._limit(length):
                     return bytes(await obstore.get_range_async(self._store, key, start=start, length=length))
             except BaseError as error:
-                if "non-partial response" in str(error):  # a server that knows no ranges
+                if "non-partial response" in str(error):  # a server that ignores ranges
                     return None
                 raise
 
@@ -207,7 +209,7 @@ class ObjectStorage(Storage):
             except BaseError as error:
                 if _Failure.of(error).status not in (400, 401, 403):
                     raise
-                # An answer to HEAD has no text: why it refuses is told to GET only.
+                # An answer to HEAD has no body; only a GET learns the reason of a refusal.
                 async with self._limit():
                     meta = (await obstore.get_async(self._store, key)).meta
             return _info(path, meta)
@@ -229,14 +231,15 @@ class ObjectStorage(Storage):
         return found
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Asks for the folder of `prefix`, and leaves out what does not begin with the rest of it."""
+        """List as the interface says: request the folder of `prefix`, and skip files that do not begin with
+        `prefix`."""
         folder = self._top + check_prefix(prefix).rpartition("/")[0]
         self._check_open()
         try:
             # Closing this generator drops the stream, which asks for no further page.
             async for batch in obstore.list(self._lister, folder.rstrip("/") or None, chunk_size=LIST_BATCH):
                 for meta in batch:
-                    # The prefix's own folder marker (`lake/`) loses its slash in the library, and is left out.
+                    # The library strips the slash of the prefix's own folder marker (`lake/`), which is skipped here.
                     if meta["path"].startswith(self._top + prefix):
                         path = meta["path"].removeprefix(self._top)
                         if is_path(path):
@@ -250,7 +253,7 @@ class ObjectStorage(Storage):
         await self._create(path, data)
 
     async def _create(self, path: str, data: bytes) -> str:
-        """The file's tag."""
+        """Create the file and return its tag."""
         key = self._key_to_write(path)
         self._check_open()
         async with self._slot():
@@ -264,7 +267,7 @@ class ObjectStorage(Storage):
                 raise self._error(error, "create", path, is_write=True) from error
 
     async def put(self, path: str, data: bytes) -> None:
-        # Overwritten files must not be sent again while a copy may be under way.
+        # A file that is overwritten must not be sent again while an earlier copy may be under way.
         await self._put(path, data, fresh=not path.startswith("vn/"))
 
     async def put_many(self, files: Mapping[str, bytes]) -> None:
@@ -318,7 +321,8 @@ class ObjectStorage(Storage):
     # -- the rest
 
     def uri(self, path: str) -> str:
-        """`s3://` and `gs://` as Arrow takes them (Hadoop calls the former `s3a://`); `abfss://` as both do."""
+        """Return `s3://` and `gs://` URLs as Arrow takes them (Hadoop calls the former `s3a://`), or an `abfss://` URL,
+        which both take."""
         place, key = self._place, quote(self._key(path))
         if place.scheme == "az":
             return f"abfss://{place.bucket}@{place.options['account']}.dfs.core.windows.net/{key}"
@@ -327,7 +331,7 @@ class ObjectStorage(Storage):
     async def enclosing(self, paths: Sequence[str]) -> str:
         for folder in folders_above(self._place.prefix):
             for path in paths:
-                # Credentials for the own prefix only may not look there.
+                # Credentials limited to this prefix may not look there.
                 with contextlib.suppress(Denied):
                     if await self._stat(path, folder + check_path(path)) is not None:
                         return self._place.url(folder.rstrip("/"))
@@ -338,7 +342,7 @@ class ObjectStorage(Storage):
             await prove_once(self, self.url)
 
     async def close(self) -> None:
-        """Later calls raise Unavailable. Connections close when the last request has ended."""
+        """Refuse later calls with Unavailable. Connections close when the last request has ended."""
         self._closed = True
 
     def _key(self, path: str) -> str:
@@ -355,11 +359,12 @@ class ObjectStorage(Storage):
             raise Unavailable(f"{self.url} was closed", kind="shutting_down")
 
     def _slot(self) -> asyncio.Semaphore:
-        """Of the running event loop: at most `max_connections` requests are under way in each."""
+        """Return the semaphore of the running event loop. Each loop has at most `max_connections` requests under
+        way."""
         return self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
 
     def _limit(self, size: int = 0) -> asyncio.Timeout:
-        """For one attempt that moves so many bytes; TimeoutError, after which a write is in doubt."""
+        """Limit the time of one attempt that transfers `size` bytes. After the TimeoutError a write is in doubt."""
         return asyncio.timeout(self._patience + size / BYTES_PER_SECOND_MIN)
 
     async def _retry(
@@ -371,9 +376,9 @@ class ObjectStorage(Storage):
         is_write: bool = False,
         repeat_unknown: bool = False,
     ) -> _T:
-        """The answer of `request`, sent again after a passing failure until `deadline` seconds have gone by.
+        """Send `request`, and send it again after a passing failure until `deadline` seconds have passed.
 
-        When an earlier attempt may have been applied, the last failure is OutcomeUnknown, whatever it was.
+        When an earlier attempt may have been applied, the final error is OutcomeUnknown, whatever the last failure was.
         """
         self._check_open()
         deadline = self._clock.now_millis() + int(self._deadline * 1000)
@@ -405,7 +410,7 @@ class ObjectStorage(Storage):
         return failure.code in ("NoSuchBucket", "ContainerNotFound")
 
     def _error(self, error: Exception, action: str, path: str, *, is_write: bool) -> AlpheusError:
-        """What an exception of the library means for a caller. A write that may have been applied is unknown."""
+        """Translate an exception of the library. A write that may have been applied becomes OutcomeUnknown."""
         failure, scheme = _Failure.of(error), self._place.scheme
         what = f"cannot {action} {path} in {self.url}: {failure.detail}"
         if failure.is_foreign(self._place.bucket):
@@ -423,7 +428,7 @@ class ObjectStorage(Storage):
             return Corrupt(
                 f"{self.url} holds a key that this client cannot name: {failure.detail}",
                 kind="corrupt_history",
-                hint="remove that object" + ("; or use client=aiobotocore" if scheme == "s3" else ""),
+                hint="remove that object" + (", or use client=aiobotocore" if scheme == "s3" else ""),
             )
         if failure.status == 404:
             return self._not_found(failure, action, path, is_write=is_write)
@@ -438,28 +443,28 @@ class ObjectStorage(Storage):
         return Unavailable(what, hint=hint, path=path)
 
     def _not_found(self, failure: _Failure, action: str, path: str, *, is_write: bool) -> NotFound:
-        """A 404: the file is missing or, where no file was asked for, the bucket."""
+        """Build the error for a 404: the file is missing or, when the request names no file, the bucket."""
         if not (is_write or action == "list" or self._is_bucket_missing(failure)):
             return file_not_there(path, self.url)
         name = PLACE_NAMES[self._place.scheme]
         return NotFound(
             f"there is no {name} {self._place.bucket} at {self.url}",
             kind="no_bucket",
-            hint=f"make the {name} first, or check its name and endpoint_url",
+            hint=f"create the {name} first, or check its name and endpoint_url",
             path=path,
         )
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """What the text of a library exception says: it carries nothing else.
+    """A library exception, parsed from its text, because the exception carries nothing else.
 
-    Its first line is for people, with the status and the body of the answer; then comes the Rust value.
+    The first line of the text is for people, with the status and the body of the answer; the Rust value follows.
     """
 
     status: int
-    """0 when there was no answer."""
+    """HTTP status, or 0 without an answer."""
     code: str
-    """The store's own word for it."""
+    """The store's own error code."""
     detail: str
     """One line for people, without the address."""
     address: str
@@ -486,12 +491,12 @@ class _Failure(msgspec.Struct, frozen=True):
             detail=" ".join(detail.split()),
             address=_find(r"Error performing [A-Z]+ (\S+) in ", text),
             is_redirect=status.startswith("3") or (not status and "inner: BareRedirect" in text),
-            # Only where there was no answer, whose text might say anything.
+            # Only without an answer, because the text of an answer might hold these words.
             is_never_connected=not status and re.search(r"^\s+kind: Connect,$", text, re.M) is not None,
         )
 
     def is_foreign(self, bucket: str) -> bool:
-        """The failing request went elsewhere: to a service that hands out credentials."""
+        """Whether the failed request went to a service that issues credentials, not to the store."""
         if not self.address or self.address == "REDACTED":
             return False
         parts = urlsplit(self.address)
@@ -499,14 +504,15 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 def _refusal(failure: _Failure, what: str, path: str, scheme: str, *, is_write: bool) -> AlpheusError | None:
-    """The error for an answer that refuses a request: nothing was applied. None for any other answer."""
+    """Build the error for an answer that refuses a request, so that nothing was applied. Return None for any other
+    answer."""
     match failure.status:
         case _ if failure.code == "RequestTimeTooSkewed":
             return InvalidInput(
-                what, kind="clock_skew", hint="set the clock: signatures hold for 15 minutes", path=path
+                what, kind="clock_skew", hint="set the clock; signatures are valid for 15 minutes", path=path
             )
         case _ if failure.code in _BAD_KEYS:
-            hint = "the store does not know this access key, or the secret key is another one"
+            hint = "check the access key and the secret key; the store does not accept this pair"
             return Denied(what, hint=hint, path=path)
         case 401 | 403:
             return Denied(what, hint=f"allow {_ALLOW[scheme]} below the prefix", path=path)
@@ -515,7 +521,7 @@ def _refusal(failure: _Failure, what: str, path: str, scheme: str, *, is_write: 
                 what, kind="bad_url", hint="give the region of the bucket: region=… in the URL", path=path
             )
         case 400 if "Token" in failure.code or "Credential" in failure.code:
-            hint = "the credentials have expired or are not valid; fetch new ones"
+            hint = "get new credentials; these have expired or are not valid"
             return Denied(what, hint=hint, path=path)
         case 413:
             return InvalidInput(what, kind="too_large", path=path)
@@ -532,7 +538,7 @@ def _refusal(failure: _Failure, what: str, path: str, scheme: str, *, is_write: 
         return InvalidInput(what, kind="bad_url", hint=hint, path=path)
     is_passing = failure.status in (408, 425) or failure.code == "RequestTimeout"
     if 400 <= failure.status < 500 and not is_passing:
-        hint = "the store refuses the request as it is: check the URL"
+        hint = "check the URL; the store refuses this request"
         return InvalidInput(what, kind="bad_url", hint=hint, path=path)
     return None
 
@@ -552,7 +558,7 @@ def _info(path: str, meta: obstore.ObjectMeta) -> ObjectInfo:
 
 
 def _tag(e_tag: str | None, version: str | None) -> str:
-    """`version` is Google's generation, and on other stores that of a bucket with versions."""
+    """Join ETag and version. `version` is Google's generation, or the object version in a bucket with versioning."""
     return f"{e_tag or ''}.{version or ''}".removeprefix(".").removesuffix(".")
 
 
@@ -576,7 +582,7 @@ def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStor
     if place.scheme == "gs":
         if endpoint:
             config["base_url"] = endpoint
-        if anonymous:  # its own `skip_signature` does not cover writes
+        if anonymous:  # the library's option `skip_signature` does not cover writes
             key = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
             config["service_account_key"] = json.dumps({**key, "gcs_base_url": endpoint or None})
         return GCSStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
@@ -587,13 +593,13 @@ def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStor
     if place.scheme == "az":
         config["account_name"] = place.options["account"]
         return AzureStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-    # One file, one request: what a bulk deletion answers for each of its files is easily lost.
+    # One request for each file, because the per-file answers of a bulk deletion are easily lost.
     config["disable_bulk_delete"] = True
     if region := place.options.get("region"):
         config["region"] = region
     if not place.is_on("path_style", default=True):
         config["virtual_hosted_style_request"] = True
-        if endpoint:  # the library wants the bucket in it
+        if endpoint:  # the library expects the bucket in the endpoint
             parts = urlsplit(endpoint)
             config["endpoint"] = f"{parts.scheme}://{place.bucket}.{parts.netloc}{parts.path}"
     return S3Store(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
@@ -601,5 +607,5 @@ def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStor
 
 @functools.cache
 def _wait_at_exit() -> None:
-    """Registered once a process: see the module."""
+    """Register the wait at exit, once for each process (see the module)."""
     atexit.register(time.sleep, EXIT_SECONDS)

@@ -1,11 +1,12 @@
-"""URLs of the stores behind obstore, taken apart: `gs://`, `az://`, and `s3://` with `client=obstore`.
+"""Parse URLs of the stores behind obstore: `gs://`, `az://`, and `s3://` with `client=obstore`.
 
     gs://bucket/prefix?endpoint_url=…
     az://container/prefix?account=…
     s3://bucket/prefix?client=obstore&region=…
 
-Options as of the other S3 driver (STORAGE.md): `endpoint_url`, `anonymous`, `connect_timeout`, `read_timeout`,
-`deadline`, `max_connections`, `self_test`; `region` and `path_style` (s3); `account` (az). None holds a secret.
+The options mean the same as for the other S3 driver (STORAGE.md): `endpoint_url`, `anonymous`, `connect_timeout`,
+`read_timeout`, `deadline`, `max_connections`, `self_test`; `region` and `path_style` (s3); `account` (az). No option
+holds a secret.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _NUMBERS = {
     "deadline": (30.0, 0.0, 600.0),
     "max_connections": (32.0, 1.0, 1000.0),
 }
-"""Default, least and most; seconds but for the last."""
+"""Default, minimum and maximum, in seconds except for `max_connections`."""
 
 PLACE_NAMES = {"s3": "bucket", "gs": "bucket", "az": "container"}
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{1,221}")
 CREDENTIALS = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is attached (profiles of the AWS"
-    " command line are read by client=aiobotocore only)",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is attached (only client=aiobotocore"
+    " reads profiles of the AWS command line)",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to a file, or run where a service account is attached",
     "az": "set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or run where an identity is attached",
 }
@@ -58,7 +59,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     bucket: str
     prefix: str
-    """Without slashes around it; empty for the whole bucket."""
+    """Without a slash at either end; empty for the whole bucket."""
     options: dict[str, str]
 
     @property
@@ -66,7 +67,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{self.bucket}"
 
     def url(self, prefix: str) -> str:
-        """The URL of a prefix of this bucket, with the same options."""
+        """Return the URL of a prefix of this bucket, with the same options."""
         query = f"?{urlencode(self.options, quote_via=quote, safe=':/[]')}" if self.options else ""
         return f"{self.bucket_url}{'/' if prefix else ''}{quote(prefix)}{query}"
 
@@ -78,33 +79,35 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Place:
-    """Raises InvalidInput (`bad_url`), never repeating what may be secret."""
+    """Parse a URL. Raises InvalidInput (`bad_url`), whose text never repeats a possible secret."""
     parts = urlsplit(url)
     shown = urls.shown(url)
     credentials = CREDENTIALS[parts.scheme]
     if "@" in parts.netloc:
         raise bad_url(shown, "the URL holds a user or password", credentials)
     if parts.fragment:
-        raise bad_url(shown, "a storage URL has no fragment", "write # within a prefix as %23")
+        raise bad_url(shown, "a storage URL takes no fragment", "write # within a prefix as %23")
     if not _BUCKET.fullmatch(parts.netloc):
         what = PLACE_NAMES[parts.scheme]
         raise bad_url(
-            shown, f"{urls.shown_host(parts.netloc)!r} is no {what} name", f"{parts.scheme}://{what}/prefix"
+            shown,
+            f"{urls.shown_host(parts.netloc)!r} is not a {what} name",
+            f"write {parts.scheme}://{what}/prefix",
         )
     prefix = unquote(parts.path).strip("/")
     if prefix and not is_path(prefix):
-        raise bad_url(shown, f"{prefix[:200]!r} is no prefix", "names joined by single slashes")
+        raise bad_url(shown, f"{prefix[:200]!r} is not a prefix", "join names by single slashes")
     options = _parse_options(parts.scheme, parts.query, shown)
     if parts.scheme == "az" and "account" not in options:
         account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
         if not account:
-            raise bad_url(shown, "the storage account is not given", "add ?account=name")
+            raise bad_url(shown, "the storage account is missing", "add ?account=name")
         options["account"] = account
     return Place(scheme=parts.scheme, bucket=parts.netloc, prefix=prefix, options=options)
 
 
 def _parse_options(scheme: str, query: str, shown: str) -> dict[str, str]:
-    """In one order, so that one place has one URL."""
+    """Parse the options and return them in a fixed order, so that one place has one URL."""
     if urls.has_bare_option(query):
         raise bad_url(shown, "an option has no value", "write name=value")
     known, given = URL_OPTIONS[scheme], parse_qsl(query, keep_blank_values=True)
@@ -116,16 +119,18 @@ def _parse_options(scheme: str, query: str, shown: str) -> dict[str, str]:
                 shown, f"the option {name[:40]!r} would put a secret into the URL", CREDENTIALS[scheme]
             )
         if name not in known:
-            raise bad_url(shown, f"the option {name[:40]!r} is unknown", f"known are {', '.join(known)}")
+            raise bad_url(shown, f"the option {name[:40]!r} is unknown", f"use one of {', '.join(known)}")
         if [other for other, _ in given].count(name) > 1:
-            raise bad_url(shown, f"the option {name} is there twice", "give it once")
+            raise bad_url(shown, f"the option {name} is given twice", "give it once")
         if wanted := _expected_value(name, value):
-            raise bad_url(shown, f"the option {name} must be {wanted}", "or leave it out")
+            raise bad_url(
+                shown, f"the option {name} must be {wanted}", "correct the value, or leave the option out"
+            )
     return {name: value for name in known for given_name, value in given if given_name == name}
 
 
 def _expected_value(name: str, value: str) -> str:
-    """What the value must be, when it is not that."""
+    """Describe the values that the option accepts; return an empty text when `value` is one of them."""
     if name in ("anonymous", "path_style", "self_test"):
         return "" if value in ("true", "false") else "true or false"
     if name in _NUMBERS:
@@ -141,8 +146,8 @@ def _expected_value(name: str, value: str) -> str:
 
 
 def is_endpoint(url: str) -> bool:
-    """Whether it names a server, perhaps with a path, and nothing besides. The libraries behind find out late, and one
-    of them by a panic."""
+    """Whether `url` names a server, perhaps with a path, and nothing else. The client libraries notice a wrong URL
+    late, and one of them panics."""
     try:
         parts = urlsplit(url)
         port = parts.port

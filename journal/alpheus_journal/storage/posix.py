@@ -1,9 +1,11 @@
 """A directory of a POSIX file system, as the local driver needs it: system calls that tests can replace, folders
-opened one component after the other, fsyncs that are never repeated, and errno as errors of this product.
+opened one component after the other, fsyncs that are never repeated, and errno translated to our errors.
 
-Nothing follows a symbolic link below the prefix: a folder is opened relative to the descriptor of its parent.
-The prefix itself is opened once and stays that directory; when its path leads elsewhere later (it was removed,
-moved, or replaced), writes are refused, and so is the claim that a file is not there.
+No call follows a symbolic link below the prefix: a folder is opened relative to the descriptor of its parent.
+The prefix itself is opened once and stays that directory. When its path leads elsewhere later (the prefix was removed,
+moved, or replaced), the store refuses writes, and it does not claim that a file is missing.
+
+The module is long because the wrapper of system calls and the rules about their errors are read together.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ STAGE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMLINK, errno.EFBIG})
 NO_LINKS = frozenset({errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-# Of a link or rename that fails so it is certain that nothing happened.
+# A link or rename that fails with one of these was certainly not applied.
 NOT_APPLIED = (
     NO_SPACE
     | NO_LINKS
@@ -55,16 +57,16 @@ NOT_APPLIED = (
     | {errno.EEXIST, errno.EPERM, errno.EACCES, errno.EROFS, errno.ELOOP, errno.EINVAL, errno.ENOMEM}
     | {errno.EISDIR, errno.ENOTEMPTY}
 )
-# Of an fsync on a file system that is mounted for reading only or keeps no directories to sync.
+# Errors of an fsync on a file system that is mounted read-only or cannot sync directories.
 _CANNOT_SYNC = frozenset({errno.EROFS, errno.EACCES, errno.EBADF, errno.EINVAL})
 _TOO_MANY_FILES = {
-    errno.EMFILE: "this process has too many open files: raise its limit (ulimit -n)",
-    errno.ENFILE: "the machine has too many open files: raise fs.file-max",
+    errno.EMFILE: "raise the limit on open files of this process (ulimit -n)",
+    errno.ENFILE: "raise the machine's limit on open files (fs.file-max)",
 }
 
 
 class Entry(Protocol):
-    """What a folder's listing holds; `os.DirEntry` is one."""
+    """An entry of a folder's listing, such as `os.DirEntry`."""
 
     @property
     def name(self) -> str: ...
@@ -74,7 +76,7 @@ class Entry(Protocol):
 
 
 class Entries(Protocol):
-    """What `os.scandir` returns."""
+    """The return type of `os.scandir`."""
 
     def __enter__(self) -> Entries: ...
     def __exit__(self, *args: object) -> None: ...
@@ -84,12 +86,12 @@ class Entries(Protocol):
 
 
 class Syscalls:
-    """Every system call that touches files of the store. Fault injectors override single methods, and
-    `alpheus_journal.testing.FakeFileSystem` all of them.
+    """Every system call that touches files of the store. Fault injectors override single methods;
+    `alpheus_journal.testing.FakeFileSystem` overrides all of them.
 
-    `path` is the path below the prefix that the call is about, the prefix itself being "". Names are one
-    component, relative to the descriptor beside them; without one (None) they are absolute paths, which happens
-    only for the prefix and the directories above it.
+    `path` is the path below the prefix that the call is about; "" is the prefix itself. A name is one component,
+    relative to the descriptor in the same call. Where the descriptor is None, the name is an absolute path; this
+    happens only for the prefix and the directories above the prefix.
     """
 
     def open(self, name: str, flags: int, directory: int | None) -> int:
@@ -111,7 +113,7 @@ class Syscalls:
         os.fsync(fd)
 
     def syncfs(self, fd: int) -> None:
-        """Make the file system durable that `fd` lies on, and report what failed since `fd` was opened or said so."""
+        """Make the file system of `fd` durable. Raise the failures since `fd` was opened or last reported failures."""
         if _syncfs is None:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         if _syncfs(fd) != 0:
@@ -119,14 +121,14 @@ class Syscalls:
             raise OSError(number, os.strerror(number))
 
     def has_syncfs(self, fd: int) -> bool:
-        """Whether `syncfs` of that file system, and an fsync after it, do what fsync of all its files does. Not
-        in a subclass that replaces `fsync` alone: it would see nothing of it."""
+        """Whether a `syncfs` of the file system of `fd`, and one fsync after it, do the same as an fsync of each file.
+        Return False in a subclass that replaces `fsync` alone, because the subclass would not see the call."""
         if type(self).fsync is not Syscalls.fsync and type(self).syncfs is Syscalls.syncfs:
             return False
         return kernel_version(os.uname().release) >= _SYNCFS_SINCE and file_system_kind(fd) in _SYNCFS_KINDS
 
     def unwritten_bytes(self) -> int | None:
-        """What programs wrote and no disk has yet, on the whole machine; None where that cannot be told."""
+        """Return how many bytes written by programs of this machine are not on a disk yet, or None when unknown."""
         try:
             fd = os.open(_VMSTAT, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -140,7 +142,7 @@ class Syscalls:
         return sum(map(int, pages.values())) * os.sysconf("SC_PAGESIZE") if len(pages) == 2 else None
 
     def start_writeback(self, fd: int) -> None:
-        """Tell the kernel to begin writing a file; a mere hint, whose failure the later fsync reports."""
+        """Ask the kernel to begin writing a file. This is a hint; the later fsync reports any failure."""
         if _sync_file_range is not None:
             _sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
@@ -148,23 +150,23 @@ class Syscalls:
         return os.fstat(fd)
 
     def file_system_kind(self, fd: int) -> str:
-        """As the function of that name."""
+        """Call the function `file_system_kind`."""
         return file_system_kind(fd)
 
     def time_nanos(self) -> int:
-        """By this machine's clock, since the epoch."""
+        """Return the time of this machine's clock, in nanoseconds since the epoch."""
         return time.time_ns()
 
     def stat(self, name: str, directory: int) -> os.stat_result:
-        """Of the entry itself, a symbolic link included."""
+        """Look up the entry itself, without following a symbolic link."""
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
 
     def stat_prefix(self, path: str) -> os.stat_result:
-        """Of the directory that an absolute path leads to by now."""
+        """Look up the directory that an absolute path leads to now."""
         return os.stat(path)
 
     def real_path(self, path: str) -> str:
-        """An absolute path without symbolic links."""
+        """Return the absolute path with symbolic links resolved."""
         return os.path.realpath(path)
 
     def mkdir(self, name: str, directory: int | None) -> None:
@@ -188,15 +190,18 @@ class Syscalls:
 
 _SYNC_FILE_RANGE_WRITE = 2
 _SYNCFS_SINCE = (5, 17)
-"""5.8 reports failed writes of data; 5.17 also what the file system itself says, such as a journal that failed."""
+"""Linux 5.8 reports failed writes of data. Linux 5.17 also reports errors of the file system, such as a failed
+journal."""
 _SYNCFS_KINDS = frozenset({"ext4", "xfs"})
-_VMSTAT = "/proc/vmstat"  # /proc/meminfo may be a container's own (lxcfs) and not tell what others wrote
+_VMSTAT = (
+    "/proc/vmstat"  # /proc/meminfo may be a container's own (lxcfs) and leave out other programs' writes
+)
 _UNWRITTEN = re.compile(rb"^(nr_dirty|nr_writeback) (\d+)$", re.MULTILINE)
 _MOUNTS = "/proc/self/mountinfo"
 
 
 def _function(name: str, *argument_types: type[ctypes._SimpleCData[int]]) -> Callable[..., int] | None:
-    """One of the C library that Python does not offer; None where it has none."""
+    """Return a function of the C library that Python does not offer, or None where the library lacks the function."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return None
@@ -207,13 +212,13 @@ def _function(name: str, *argument_types: type[ctypes._SimpleCData[int]]) -> Cal
 
 
 _sync_file_range = _function("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-"""Started for all files of a commit before the first fsync, it lets one journal commit of the file system serve them:
-a quarter less time for 4 files."""
+"""Called for all files of a commit before the first fsync, `sync_file_range` lets the file system make them durable
+with one commit of its journal: 4 files take a quarter less time."""
 _syncfs = _function("syncfs", ctypes.c_int)
 
 
 def kernel_version(release: str) -> tuple[int, int]:
-    """Of `uname -r`; (0, 0) for one that is not Linux's."""
+    """Parse the release of `uname -r`. Return (0, 0) where the system is not Linux."""
     found = re.match(r"(\d+)\.(\d+)", release) if sys.platform == "linux" else None
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -224,8 +229,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def file_system_kind(path: str | int, mounts: str = _MOUNTS) -> str:
-    """`ext4`, `nfs4`... of a path or a descriptor; empty where it cannot be told (no Linux; a volume with a
-    device number of its own)."""
+    """Return the kind of file system (`ext4`, `nfs4`...) of a path or a descriptor. Return an empty text when the kind
+    is unknown (no Linux, or a volume with a device number of its own)."""
     try:
         device = os.stat(path).st_dev
         with open(mounts) as lines:
@@ -241,7 +246,7 @@ def file_system_kind(path: str | int, mounts: str = _MOUNTS) -> str:
 
 
 class Identity(NamedTuple):
-    """Which content a path holds: neither link nor rename changes it, replacing the file does."""
+    """Which content a path holds. A link or a rename keeps the identity; replacing the file changes it."""
 
     device: int
     inode: int
@@ -253,10 +258,10 @@ def identity(info: os.stat_result) -> Identity:
 
 
 class Folders:
-    """Descriptors of the folders that one job uses; all are closed at its end. One thread only.
+    """Descriptors of the folders that one job uses. All are closed at the end of the job. Not thread-safe.
 
-    A descriptor is valid until the next `open`, which may close others to stay within bounds; that of the
-    staging folder is valid to the end.
+    A descriptor is valid until the next `open`, which may close other descriptors to stay within FOLDERS_OPEN_MAX.
+    The descriptor of the staging folder is valid until the end of the job.
     """
 
     def __init__(self, system: Syscalls, prefix: int) -> None:
@@ -271,8 +276,8 @@ class Folders:
         self._close_all()
 
     def open(self, folder: str, *, made: Callable[[str], None] | None = None) -> int:
-        """The descriptor of `folder` ("" is the prefix). With `made`, missing folders are made, and it is
-        called with each one that was. Raises OSError; Corrupt where a symbolic link is in the way."""
+        """Return the descriptor of `folder` ("" is the prefix). When `made` is given, make missing folders and call
+        `made` with the path of each. Raises OSError, and Corrupt for a symbolic link on the path."""
         if not folder:
             return self._prefix
         if folder in self._open:
@@ -300,7 +305,7 @@ class Folders:
             if error.errno in (errno.ENOTDIR, errno.ELOOP) and self._is_symlink(name, directory):
                 raise symlink(path) from error
             raise
-        with contextlib.suppress(FileExistsError):  # another writer made it just now
+        with contextlib.suppress(FileExistsError):  # another writer has just made the folder
             self._system.mkdir(name, directory)
         made(path)
         return self._system.open(name, FOLDER_FLAGS, directory)
@@ -318,7 +323,7 @@ class Folders:
 
 
 class Level:
-    """One folder of a walk; `path` ends in a slash, or is empty for the prefix."""
+    """One folder of a walk. `path` ends with a slash, or is empty for the prefix."""
 
     def __init__(self, system: Syscalls, fd: int, path: str, *, owned: bool) -> None:
         self._system = system
@@ -341,13 +346,13 @@ class Level:
 
 
 class Directory:
-    """The directory at an absolute `path`, opened; with `create` it is made, parents too, where it is missing.
+    """The open directory at an absolute `path`. With `create` a missing directory is made, with its parents.
 
-    Raises NotFound (`no_catalog`) for a missing directory, InvalidInput (`bad_url`) for one that is no
-    directory, Denied. Whoever made it closes `fd`.
+    Raises NotFound (`no_catalog`) for a missing directory, InvalidInput (`bad_url`) when `path` is not a directory,
+    and Denied. The owner of this object closes `fd`.
 
-    An fsync that failed says nothing about what is on the disk, and a second one may say "fine" without having
-    written anything: `broken` tells what failed, and nothing is written or fsynced from then on.
+    An fsync that failed says nothing about the content of the disk, and a second fsync may report success without
+    having written anything. `broken` describes the first failure; from then on nothing is written or fsynced.
     """
 
     def __init__(self, path: str, url: str, system: Syscalls, *, create: bool) -> None:
@@ -356,12 +361,12 @@ class Directory:
         self.system = system
         self.broken = ""
         self.slots_doubtful = False
-        """The fsync that failed was one of the slots' folder: slots not seen before may not be durable."""
+        """Whether an fsync of the slots' folder failed, so that slots not seen before may not be durable."""
         self.fd = self._open(create)
         self._identity = identity(system.fstat(self.fd))[:2]
 
     def _open(self, create: bool) -> int:
-        """A descriptor of the directory, symbolic links followed this once."""
+        """Open the directory. Only here are symbolic links followed."""
         path = self.path
         try:
             try:
@@ -375,17 +380,18 @@ class Directory:
             raise NotFound(
                 f"there is no directory {path}",
                 kind="no_catalog",
-                hint="create the catalog there first, or check the URL",
+                hint="create the catalog first, or check the URL",
             ) from error
         except NotADirectoryError as error:
             raise InvalidInput(
-                f"{self.url}: {path} is a file, or below one, not a directory",
+                f"{self.url}: {path} is a file, or below a file, and not a directory",
                 kind="bad_url",
-                hint="a catalog is a directory",
+                hint="give the URL of a directory",
             ) from error
         except PermissionError as error:
             raise Denied(
-                f"this process may not open {path}", hint=f"its user id is {os.geteuid()}"
+                f"this process may not open {path}",
+                hint=f"give user id {os.geteuid()} access",
             ) from error
         except OSError as error:
             if error.errno in NO_SPACE:
@@ -406,8 +412,8 @@ class Directory:
                 self.system.mkdir(path, None)
 
     def anchor(self) -> None:
-        """The entries that lead to the prefix are durable afterwards, whoever made them. Directories above it
-        that this process may not read are left out."""
+        """Make the entries that lead to the prefix durable, whichever process made them. Directories above the prefix
+        that this process may not read are skipped."""
         path = self.path
         device = self._identity[0]
         while path != os.path.dirname(path):
@@ -420,7 +426,7 @@ class Directory:
                 raise
             try:
                 if self.system.fstat(fd).st_dev != device:
-                    return  # a mount point is no entry of the file system above
+                    return  # a mount point is not an entry of the file system above it
                 self._fsync(fd, path, f"fsync of folder {path}")
             except OSError as error:
                 if error.errno not in _CANNOT_SYNC:
@@ -429,36 +435,36 @@ class Directory:
                 self.system.close(fd)
 
     def check_in_place(self, path: str) -> None:
-        """Raises Unavailable when the prefix was removed, moved or replaced since it was opened."""
+        """Raise Unavailable when the prefix was removed, moved or replaced since it was opened."""
         try:
             found = identity(self.system.stat_prefix(self.path))[:2]
         except OSError as error:
             if error.errno not in ABSENT | {errno.ELOOP}:
-                return  # it cannot be told, so the call itself decides
+                return  # the answer is unknown, so the caller's own call decides
             found = None
         if found is None:
             raise self.gone_error(self.path, path)
         if found != self._identity:
             raise Unavailable(
-                f"{self.path} is another directory now: it was replaced since this process opened it",
-                hint="put it back, or restart the process",
+                f"{self.path} was replaced by another directory since this process opened it",
+                hint="put the directory back, or restart the process",
                 path=path,
             )
 
     def gone_error(self, what: str, path: str) -> Unavailable:
         return Unavailable(
-            f"{what} is gone: it was removed or moved since this process opened it",
-            hint="put it back, or restart the process",
+            f"{what} was removed or moved since this process opened it",
+            hint="put the directory back, or restart the process",
             path=path,
         )
 
     def enclosing(self, paths: Sequence[str]) -> str:
-        """See `Storage.enclosing`. A folder with the files of LMDB counts: what is in there, it does not show."""
+        """See `Storage.enclosing`. A folder that holds LMDB files counts too, because its content is not visible."""
         folder = self.system.real_path(self.path)
         while (parent := os.path.dirname(folder)) != folder:
             folder = parent
             for scheme, files in (*(("file", [path]) for path in paths), ("lmdb", LMDB_FILES)):
-                with contextlib.suppress(OSError):  # not there, or not for us to see
+                with contextlib.suppress(OSError):  # missing, or not readable for this process
                     for path in files:
                         self.system.stat_prefix(os.path.join(folder, path))
                     return f"{scheme}://{quote(folder)}"
@@ -470,7 +476,7 @@ class Directory:
     # -- fsync, never twice
 
     def fsync_file(self, fd: int, path: str) -> None:
-        # Out of space is found out here by some file systems; the file goes, nothing else is in doubt.
+        # Some file systems notice only here that space ran out. Only this file is lost, and it is discarded.
         self._fsync(fd, path, f"fsync of {path}", NO_SPACE)
 
     def fsync_folder(self, fd: int, folder: str) -> None:
@@ -482,7 +488,7 @@ class Directory:
             raise
 
     def syncfs(self, path: str) -> None:
-        """Of the file system that the prefix lies on, when the last file staged is `path`."""
+        """Call `syncfs` on the file system of the prefix. `path` is the last staged file, for the error text."""
         try:
             self.system.syncfs(self.fd)
         except OSError as error:
@@ -499,13 +505,14 @@ class Directory:
             raise
 
     def cannot_sync(self, error: OSError) -> bool:
-        """Whether an fsync failed because nothing can be synced here, which harms no reader."""
+        """Whether an fsync failed because this file system cannot sync, which harms no reader."""
         return error.errno in _CANNOT_SYNC
 
     # -- the staging folder
 
     def try_links(self, staging: int) -> float:
-        """Its time in epoch seconds; refuses a file system that cannot link exclusively or sync folders."""
+        """Test whether the file system can link exclusively and sync folders; raise InvalidInput when it cannot.
+        Return the file system's time in epoch seconds."""
         name = self.system.staging_name()
         copy = name + "-link"
         self.system.close(self.system.open(name, STAGE_FLAGS, staging))
@@ -537,7 +544,7 @@ class Directory:
                         self.discard(entry.name, staging)
 
     def discard(self, name: str, staging: int) -> None:
-        # Nothing depends on it: a later process tries again.
+        # A failure does not matter: a later process tries again.
         with contextlib.suppress(OSError):
             self.system.unlink(name, staging)
 
@@ -549,7 +556,7 @@ class Directory:
         if error.errno == errno.ELOOP:
             return symlink(path)
         if error.errno == errno.ENXIO:
-            return unreadable(path, "is no regular file")
+            return unreadable(path, "is not a regular file")
         if error.errno in (errno.EACCES, errno.EPERM):
             return self._denied(path, "read", error)
         return Unavailable(
@@ -569,7 +576,7 @@ class Directory:
             case number if number in NO_LINKS:
                 return self.unsuitable(f"{path} cannot be linked from {STAGING_FOLDER}: {error.strerror}")
             case errno.EROFS:
-                hint = "the file system is mounted for reading only"
+                hint = "mount the file system for writing; it is read-only"
                 return Unavailable(reason, kind="storage_read_only", hint=hint, path=path)
             case errno.EACCES | errno.EPERM:
                 return self._denied(path, "write", error)
@@ -587,13 +594,13 @@ class Directory:
     def _denied(self, path: str, what: str, error: OSError) -> Denied:
         return Denied(
             f"this process may not {what} {path} in {self.url}: {error.strerror}",
-            hint=f"its user id is {os.geteuid()}",
+            hint=f"give user id {os.geteuid()} access",
             path=path,
         )
 
     def read_only_error(self, path: str) -> Unavailable:
         return Unavailable(
-            f"{self.url} takes no more writes from this process: {self.broken}",
+            f"{self.url} refuses further writes from this process: {self.broken}",
             kind="storage_read_only",
             hint="check the disk, then restart the process",
             path=path,
@@ -606,14 +613,14 @@ class Directory:
         return InvalidInput(
             f"{self.url} cannot hold a catalog: {reason}",
             kind="storage_unsuitable",
-            hint="a local file system such as ext4 or XFS, .staging and all folders on the same one",
+            hint="use a local file system such as ext4 or XFS, with .staging and all folders on the same one",
         )
 
 
 def symlink(path: str) -> Corrupt:
     return Corrupt(
-        f"{path} is a symbolic link; a catalog holds none",
+        f"{path} is a symbolic link, which a catalog never holds",
         kind="corrupt_history",
-        hint="somebody put it there: remove it, or restore the file",
+        hint="remove the link, or restore the file",
         path=path,
     )

@@ -1,11 +1,11 @@
-"""A store below a prefix of a bucket on S3, or on a server that speaks its protocol (STORAGE.md, "S3").
+"""A store below a prefix of a bucket on S3, or on a server that speaks the protocol of S3 (STORAGE.md, "S3").
 
-`create` is one PUT with `If-None-Match: *`, sent once. S3 answers 200 when an object is durable and seen by every
-later request, so nothing is staged. Whatever leaves a write in doubt is OutcomeUnknown: a timeout, a reset, any
-5xx, and 409, which a racing writer causes and which says nothing about who won.
+`create` is one PUT with `If-None-Match: *`, sent once. S3 answers 200 when the object is durable and visible to every
+later request, so nothing is staged. Failures that leave a write in doubt become OutcomeUnknown: a timeout, a reset, any
+5xx, and 409, which a racing writer causes and which does not tell which writer won.
 
-Everything else may be repeated: reads change nothing, fresh names and hints take the same bytes twice. Those calls
-are tried again, with pauses that grow, until `deadline` seconds have passed.
+All other calls may be repeated, because reads change nothing, and writing the same bytes twice to a fresh name or a
+hint does no harm. Such calls are repeated, with growing pauses, until `deadline` seconds have passed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 SINGLE_PUT_SIZE_MAX = 5 << 30
-"""S3's own; a larger object takes several requests, which cannot be made conditional as one."""
+"""The limit of S3. A larger object takes several requests, which cannot share one condition."""
 MULTIPART_FROM = 16 << 20
 PART_SIZE = 8 << 20
 PARTS_MAX = 10_000
@@ -59,7 +59,7 @@ ABORT_SECONDS = 5.0
 
 
 class S3Url(msgspec.Struct, frozen=True, kw_only=True):
-    """`s3://bucket/prefix?option=value`, taken apart. `prefix` has no slash at either end."""
+    """A parsed URL `s3://bucket/prefix?option=value`. `prefix` has no slash at either end."""
 
     bucket: Bucket
     prefix: str
@@ -68,17 +68,17 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> S3Url:
-        """Raises InvalidInput (`bad_url`) naming the option that is unknown or wrong, never its value when it
-        may be a secret."""
+        """Parse a URL. Raises InvalidInput (`bad_url`), which names an unknown or wrong option but never repeats a
+        value that may be a secret."""
         parts = urlsplit(url)
         _refuse_secrets(parts)
         options = _parse_options(parts.query)
         prefix = unquote(parts.path).strip("/")
         if parts.fragment or (prefix and not is_path(prefix)):
             raise InvalidInput(
-                f"{shown(url)!r}: the prefix is no path",
+                f"{shown(url)!r}: the prefix is not a path",
                 kind="bad_url",
-                hint="names joined by single slashes, none of them . or ..; # and ? within one are %23 and %3F",
+                hint="join names by single slashes; no name is . or .., and # and ? in a name are %23 and %3F",
             )
         endpoint = _parse_endpoint(options.get("endpoint_url", ""))
         style = options.get("path_style", "true" if endpoint else "")
@@ -100,7 +100,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def text(self) -> str:
-        """The URL with its options in one order and without those that say what is so anyway."""
+        """Return the URL with its options in a fixed order, without options that have their default value."""
         default = S3Url.parse(f"s3://{self.bucket.name}")
         mine = msgspec.structs.asdict(self.bucket) | msgspec.structs.asdict(self)
         usual = msgspec.structs.asdict(default.bucket) | msgspec.structs.asdict(default)
@@ -116,16 +116,17 @@ _OPTIONS = (
     "endpoint_url", "region", "path_style", "profile", "anonymous", "connect_timeout", "read_timeout", "deadline",
     "max_connections", "self_test", "client",
 )  # fmt: skip
-_EXAMPLE = "for example s3://bucket/lake?region=eu-central-1"
+_EXAMPLE = "give a URL such as s3://bucket/lake?region=eu-central-1"
 
 
 def open_s3(url: str) -> S3Storage:
-    """The store behind `s3://bucket/prefix?options` (STORAGE.md lists them). Sends nothing, reads no file."""
+    """Open the store behind `s3://bucket/prefix?options` (STORAGE.md lists the options). Sends nothing and reads no
+    file."""
     return S3Storage(S3Url.parse(url))
 
 
 class S3Storage(Storage):
-    """See the module. Use from several event loops is fine: each has connections of its own."""
+    """One prefix of a bucket (see the module). Several event loops may use a store; each has its own connections."""
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class S3Storage(Storage):
 
     @property
     def clock_offset_millis(self) -> int | None:
-        """By the `Date` of its last answer, to a second; None before the first one."""
+        """The offset by the `Date` of the store's last answer, to a second; None before the first answer."""
         return self._client.clock_offset_millis
 
     # -- reading
@@ -186,12 +187,12 @@ class S3Storage(Storage):
                 except ClientError as error:
                     if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") != 416:
                         raise
-                    return b""  # the file ends before
+                    return b""  # the file ends before `start`
                 with contextlib.closing(answer["Body"]) as body:
                     self._client.check_answer(request, answer)
                     if answer.get("ContentRange"):
                         return await _read_body(body, path, size)
-                    # A server that knows no ranges sends all of it.
+                    # A server that ignores ranges sends the whole file.
                     return (await _read_body(body, path, FILE_SIZE_BYTES_MAX))[start:end]
 
         return check_part(path, await self._retry(get), size)
@@ -214,7 +215,7 @@ class S3Storage(Storage):
                 async with self._client.attempt(request) as s3:
                     answer: dict[str, Any] = await s3.head_object(Bucket=self._bucket, Key=key)
             except (Denied, InvalidInput):
-                # The answer to HEAD has no body: what was wrong is told to a GET only.
+                # The answer to HEAD has no body; only a GET learns the reason of a refusal.
                 async with self._client.attempt(request) as s3:
                     (await s3.get_object(Bucket=self._bucket, Key=key))["Body"].close()
                 raise
@@ -260,25 +261,25 @@ class S3Storage(Storage):
             token = answer.get("NextContinuationToken")
             if not token or token == where.get("ContinuationToken"):
                 raise InvalidInput(
-                    f"the listing of {self.url} does not go on after a part of it",
+                    f"the listing of {self.url} cannot be continued after its first part",
                     kind="storage_unsuitable",
-                    hint="the server does not keep to ListObjectsV2",
+                    hint="use a server that implements ListObjectsV2",
                 )
             where["ContinuationToken"] = token
 
     # -- writing
 
     async def create(self, path: str, data: bytes) -> None:
-        """As `Storage.create`. A value of more than 5 GiB is refused (InvalidInput, `too_large`): that is the
-        most that one PUT takes."""
+        """Create a file (see `Storage.create`). Raises InvalidInput (`too_large`) for more than 5 GiB, the limit of one
+        PUT."""
         await self._create(path, data)
 
     async def _create(self, path: str, data: bytes) -> str:
-        """The file's tag."""
+        """Create the file and return its tag."""
         key = self._key_to_write(path)
         if len(data) > SINGLE_PUT_SIZE_MAX:
             raise InvalidInput(
-                f"{path} takes {len(data)} bytes; one request to S3 takes {SINGLE_PUT_SIZE_MAX}",
+                f"{path} takes {len(data)} bytes, {SINGLE_PUT_SIZE_MAX} at most in one request to S3",
                 kind="too_large",
                 path=path,
             )
@@ -326,13 +327,13 @@ class S3Storage(Storage):
         await self._retry(remove)
 
     def uri(self, path: str) -> str:
-        """`s3://bucket/key`, as Arrow takes it. Hadoop calls the same place `s3a://`."""
+        """Return `s3://bucket/key`, as Arrow takes it. Hadoop calls the same address `s3a://`."""
         return f"s3://{self._bucket}/{quote(self._prefix + check_path(path))}"
 
     async def enclosing(self, paths: Sequence[str]) -> str:
         for folder in folders_above(self._place.prefix):
             for path in paths:
-                # Credentials for the own prefix only may not look there.
+                # Credentials limited to this prefix may not look there.
                 with contextlib.suppress(Denied):
                     if await self._stat(path, folder + check_path(path)) is not None:
                         return msgspec.structs.replace(self._place, prefix=folder.rstrip("/")).text()
@@ -355,7 +356,8 @@ class S3Storage(Storage):
         return str(answer.get("ETag", ""))
 
     async def _put_parts(self, request: Request, key: str, data: bytes) -> None:
-        """The object appears whole by the last request. What was sent for nothing is removed."""
+        """Upload in parts. The last request makes the object appear whole. After a failure the sent parts are
+        removed."""
         where = {"Bucket": self._bucket, "Key": key}
         async with self._client.attempt(request) as s3:
             upload = (await s3.create_multipart_upload(**where))["UploadId"]
@@ -376,8 +378,8 @@ class S3Storage(Storage):
                 )
             self._client.check_answer(request, answer)
         except BaseException:
-            # Parts that stay cost money until a lifecycle rule removes them. The first error tells more than
-            # one of the removal, and after a completion whose answer was lost there is nothing to remove.
+            # Parts that stay cost money until a lifecycle rule removes them. The first error tells more than an
+            # error of the removal. After a completion whose answer was lost there is nothing to remove.
             with contextlib.suppress(AlpheusError, TimeoutError):
                 async with asyncio.timeout(ABORT_SECONDS), self._client.attempt(request) as s3:
                     await s3.abort_multipart_upload(**where, UploadId=upload)
@@ -386,19 +388,21 @@ class S3Storage(Storage):
     # -- keys, repetition, many at once
 
     def _key(self, path: str) -> str | None:
-        """None: no object can have such a long one."""
+        """Return the object's key, or None when the key is too long for any object."""
         key = self._prefix + check_path(path)
         return key if len(key.encode()) <= KEY_SIZE_BYTES_MAX else None
 
     def _key_to_write(self, path: str) -> str:
         key = self._key(path)
         if key is None:
-            raise InvalidInput(f"{path} is too long for a key of S3 ({KEY_SIZE_BYTES_MAX} bytes)", path=path)
+            raise InvalidInput(
+                f"{path} is too long: a key of S3 has at most {KEY_SIZE_BYTES_MAX} bytes", path=path
+            )
         return key
 
     async def _retry(self, attempt: Callable[[], Awaitable[_B]]) -> _B:
-        """The same again while it may succeed and there is time. A write that may have been applied by one of
-        several attempts ends in OutcomeUnknown, whatever became of the last one."""
+        """Repeat `attempt` while it may succeed, until `deadline` seconds have passed. When any attempt of a write may
+        have been applied, the final error is OutcomeUnknown, whatever the last failure was."""
         end = self._monotonic() + self._deadline
         pause = PAUSE_MIN_SECONDS
         doubt: OutcomeUnknown | None = None
@@ -418,7 +422,7 @@ class S3Storage(Storage):
 
 
 async def _read_body(body: Any, path: str, size_max: int) -> bytes:
-    """All of an answer's body; Corrupt as soon as it is larger than announced and allowed."""
+    """Read the whole body of an answer. Raise Corrupt as soon as the body is larger than `size_max`."""
     chunks = []
     size = 0
     while chunk := await body.read(READ_SIZE):
@@ -441,9 +445,9 @@ def _refuse_secrets(parts: SplitResult) -> None:
     found = found or next((f"the option {name[:40]}" for name in names if SECRET_NAMES.search(name)), "")
     if found:
         raise InvalidInput(
-            f"the URL of an S3 store holds {found}: URLs are stored, logged and shown",
+            f"the URL of an S3 store holds {found}, but URLs are stored, logged and shown",
             kind="bad_url",
-            hint="credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws or the machine's role",
+            hint="give credentials in the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), in ~/.aws or by a machine role",
         )
 
 
@@ -455,9 +459,9 @@ def _parse_options(query: str) -> dict[str, str]:
         if name not in _OPTIONS or name in options:
             raise InvalidInput(
                 f"the option {name[:40]!r} of an S3 URL is "
-                + ("there twice" if name in options else "unknown"),
+                + ("given twice" if name in options else "unknown"),
                 kind="bad_url",
-                hint=f"known are {', '.join(_OPTIONS)}",
+                hint=f"use each option once: {', '.join(_OPTIONS)}",
             )
         options[name] = value
     if options.get("client", "aiobotocore") != "aiobotocore":
@@ -472,12 +476,12 @@ def _bad_option(option: str, wanted: str) -> InvalidInput:
 def _bucket_name(name: str) -> str:
     if name.endswith("--x-s3"):
         raise InvalidInput(
-            f"{name} is a directory bucket, which lists its files by folder only",
+            f"{name} is a directory bucket, which can list files only by folder",
             kind="not_supported",
             hint="use a general purpose bucket",
         )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", name):
-        raise InvalidInput(f"{shown_host(name)[:80]!r} names no bucket", kind="bad_url", hint=_EXAMPLE)
+        raise InvalidInput(f"{shown_host(name)[:80]!r} is not a bucket name", kind="bad_url", hint=_EXAMPLE)
     return name
 
 

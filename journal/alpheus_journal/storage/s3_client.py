@@ -1,15 +1,18 @@
 """Requests to S3, one attempt each, and what their failures mean.
 
-aiobotocore signs, sends and parses; this module decides that nothing is sent twice behind our back, where
-blocking work goes, and which failure leaves a write in doubt:
+aiobotocore signs, sends and parses. This module makes sure that no library sends a request twice, runs blocking work
+in threads, and decides which failure leaves a write in doubt:
 
-* `total_max_attempts=1` ends botocore's own retries. Two repetitions remain below it, both switched off here:
-  aiohttp sends a PUT again when a pooled connection turns out to be closed (it counts PUT as idempotent; with
-  `If-None-Match` it is not), and the redirector sends it again to another region.
-* Clients are made in a thread, and credentials are refreshed in one: botocore reads files for both.
-* An event loop has its own client, made by its first request: sockets belong to a loop.
+* `total_max_attempts=1` switches botocore's own retries off. Two repetitions remain below botocore, and both are
+  switched off here. aiohttp sends a PUT again when a pooled connection turns out to be closed (aiohttp regards PUT as
+  idempotent; with `If-None-Match` it is not). The redirector sends a request again to another region.
+* Clients are made in a thread, and credentials are refreshed in one, because botocore reads files for both.
+* Each event loop has its own client, made by the loop's first request, because sockets belong to a loop.
 
-Errors name bucket and operation. The text of an answer is passed on only when nothing in it looks like a secret.
+Errors name bucket and operation. The text of an answer is passed on only when it holds nothing that looks like a
+secret.
+
+The module is long because the meaning of a failure depends on how the request was sent.
 """
 
 from __future__ import annotations
@@ -49,11 +52,12 @@ from alpheus_journal.storage.interface import file_not_there, slot_taken
 _T = TypeVar("_T")
 
 CLOCK_SKEW_MILLIS_MAX = 15 * 60 * 1000
-"""S3 refuses a signature that is older or newer than that."""
+"""S3 refuses a signature whose time differs by more."""
 RENEW_BEFORE_SECONDS = 15 * 60
 RENEW_URGENTLY_SECONDS = 10 * 60
 RENEW_AGAIN_SECONDS = 60
-"""As botocore has it: from 15 minutes before credentials end it tries to renew them, from 10 it must."""
+"""These are botocore's times: from 15 minutes before credentials expire it tries to renew them, from 10 minutes before
+it must."""
 _TEXT_MAX = 200
 _BYTES_PER_SECOND_MIN = 256 << 10
 
@@ -87,7 +91,7 @@ _BELOW_A_FILE = {
 }
 _NO_SUCH_FILE = {"NoSuchKey", "NoSuchVersion", "NotFound", "404", "KeyTooLongError"} | _BELOW_A_FILE
 
-# What botocore raises before the first byte of a request leaves.
+# Errors that botocore raises before the first byte of a request is sent.
 _BEFORE_SENDING = (
     boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError, boto.SSLError,
 )  # fmt: skip
@@ -103,10 +107,10 @@ _BAD_SETTINGS = (
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Which bucket, where, and with how much patience. Times are in seconds.
+    """A bucket, its location, and the limits of requests to it. Times are in seconds.
 
-    `endpoint_url`, `region` and `profile` are empty where the usual AWS chain decides; `path_style` is None
-    where botocore does.
+    `endpoint_url`, `region` and `profile` are empty where the usual AWS chain decides. `path_style` is None where
+    botocore decides.
     """
 
     name: str
@@ -124,7 +128,8 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a request is for: its errors name it. `writes`: a lost answer leaves it in doubt."""
+    """The purpose of a request, named in its errors. When `writes` is true, a lost answer leaves the request in
+    doubt."""
 
     operation: str
     path: str = ""
@@ -135,7 +140,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class S3Client:
-    """The requests of one store, from any number of event loops. Connections are made when they are needed."""
+    """The requests of one store, from any number of event loops. Connections are made on first use."""
 
     def __init__(
         self,
@@ -149,12 +154,13 @@ class S3Client:
         self._loops: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._region = bucket.region
         self._their_start: tuple[float, float] | None = None
-        """Between which times of the store's clock our steady clock began, by the `Date` of its last answer."""
+        """The earliest and the latest store time at which our monotonic clock read 0, by the `Date` of the last
+        answer."""
 
     @property
     def clock_offset_millis(self) -> int | None:
-        """See `Storage`. Our clock may be set meanwhile: the steady one tells how long ago the last answer came. A
-        process that was stopped in the middle of a request learns less, and nothing that is wrong."""
+        """See `Storage`. The monotonic clock tells how old the last answer is, so setting this machine's clock since
+        then does no harm. A process that was stopped during a request gets wider bounds, never wrong bounds."""
         if self._their_start is None:
             return None
         passed = self._monotonic() - self._now()
@@ -163,12 +169,12 @@ class S3Client:
 
     @contextlib.asynccontextmanager
     async def attempt(self, request: Request, size: int = 0) -> AsyncIterator[Any]:
-        """The aiobotocore client for one attempt, which takes one of the store's connections.
+        """Give the aiobotocore client for one attempt, which takes one of the store's connections.
 
-        Whatever fails inside becomes an error of ours: Unavailable when nothing was applied and the same may
-        succeed later; OutcomeUnknown when a write may have been applied; NotFound (`no_file`, `no_bucket`),
-        AlreadyExists (`slot_taken`), Denied, InvalidInput and Exhausted as their classes say. `size`: bytes that
-        go either way, for the time that it may take.
+        A failure inside the block becomes one of our errors: Unavailable when nothing was applied and a retry may
+        succeed later; OutcomeUnknown when a write may have been applied; or NotFound (`no_file`, `no_bucket`),
+        AlreadyExists (`slot_taken`), Denied, InvalidInput and Exhausted as their classes say. `size` is the number of
+        bytes transferred in either direction; the time limit grows with it.
         """
         connections = await self._connect_here()
         limit = self.bucket.connect_timeout + self.bucket.read_timeout + size / _BYTES_PER_SECOND_MIN
@@ -203,7 +209,8 @@ class S3Client:
         return connections
 
     def _note_date(self, date: str, sent: float) -> None:
-        """An answer to a request of that time, by the steady clock. Dates are in whole seconds."""
+        """Note the `Date` of an answer. `sent` is the time of the request by the monotonic clock. Dates are in whole
+        seconds."""
         with contextlib.suppress(ValueError):
             theirs = email.utils.parsedate_to_datetime(date).timestamp()
             self._their_start = (theirs - self._monotonic(), theirs + 1 - sent)
@@ -215,13 +222,13 @@ class S3Client:
         except AlpheusError:
             raise
         except boto.ClientError as error:
-            # The answer may repeat what was sent, signed headers and all: nothing of it is chained.
+            # The answer may repeat the request with its signed headers, so the exception is not chained.
             raise self._error_of_refusal(request, error) from None
         except Exception as error:
             raise self._error_of_failure(request, error) from None
 
     def _clean_text(self, text: str) -> str:
-        """One short line of a stranger's text; empty when it may hold a secret."""
+        """Return one short line of a foreign text, or an empty text when it may hold a secret."""
         line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         secrets = {secret for connections in self._loops.values() for secret in connections.secrets}
         hidden = _SECRET_LIKE.search(line) or any(secret in line for secret in secrets)
@@ -235,7 +242,7 @@ class S3Client:
         if about_credentials is not None:
             return about_credentials
         if isinstance(error, boto.FlexibleChecksumError | boto.IncompleteReadError):
-            return Unavailable(f"{about}: the answer was damaged on its way", path=request.path)
+            return Unavailable(f"{about}: the answer was damaged in transit", path=request.path)
         if isinstance(error, ResponseParserError):
             return self.not_s3_error(request)
         reason = getattr(error, "kwargs", {}).get("error", error)
@@ -243,12 +250,12 @@ class S3Client:
             return InvalidInput(
                 f"{about}: the server's certificate is not trusted: {self._clean_text(str(reason.certificate_error))}",
                 kind="bad_url",
-                hint="check endpoint_url; a private authority's certificates go into AWS_CA_BUNDLE",
+                hint="check endpoint_url; set AWS_CA_BUNDLE to the certificates of a private authority",
             )
         if isinstance(error, boto.SSLError):
             return Unavailable(
                 f"{about}: TLS failed: {self._clean_text(str(reason))}",
-                hint="is it https there?",
+                hint="check whether the server speaks https",
                 path=request.path,
             )
         if isinstance(error, _BEFORE_SENDING) and not _may_have_been_sent(error, reason):
@@ -263,48 +270,50 @@ class S3Client:
         raise error
 
     def _credentials_error(self, about: str, error: Exception) -> AlpheusError | None:
-        """What comes from the credential chain: nothing of the request was sent."""
+        """Build the error for a failure of the credential chain, when nothing of the request was sent, else return
+        None."""
         if isinstance(error, _NO_CREDENTIALS):
             return Denied(
                 f"{about}: no credentials ({type(error).__name__})",
                 kind="no_credentials",
-                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give the machine a role;"
-                " aws sso login renews a session; anonymous=true for a public bucket",
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role;"
+                " renew a session with aws sso login; for a public bucket add anonymous=true",
             )
         if isinstance(error, _CREDENTIALS_AWAY):
             return Unavailable(
-                f"{about}: credentials could not be had: {self._clean_text(str(error))}",
-                hint="the metadata service or credential process of this machine does not answer",
+                f"{about}: no credentials could be fetched: {self._clean_text(str(error))}",
+                hint="check the metadata service or the credential process of this machine",
             )
         if isinstance(error, _BAD_SETTINGS):
             return InvalidInput(
                 f"{about}: {self._clean_text(str(error))}",
                 kind="bad_configuration",
-                hint="look at ~/.aws/config, AWS_PROFILE and AWS_DEFAULT_REGION",
+                hint="check ~/.aws/config, AWS_PROFILE and AWS_DEFAULT_REGION",
             )
         if isinstance(error, RuntimeError) and "refreshed credentials are still expired" in str(error):
             return Denied(
-                f"{about}: the credentials have expired, and those that were to replace them, too",
-                hint="renew what issues them: aws sso login, the role's session, the credential process",
+                f"{about}: the credentials have expired, and the new credentials have expired too",
+                hint="renew their source: aws sso login, the role's session, or the credential process",
             )
         return None
 
     def _doubt_error(self, request: Request, message: str, hint: str = "") -> AlpheusError:
         if request.writes:
             return OutcomeUnknown(
-                f"{message}: it may or may not have been applied", hint=hint, path=request.path
+                f"{message}: the write may or may not have been applied", hint=hint, path=request.path
             )
         return Unavailable(message, hint=hint, path=request.path)
 
     def not_s3_error(self, request: Request) -> AlpheusError:
-        message = f"{request} in {self.bucket}: the answer is not one of an S3 server"
-        hint = "check endpoint_url: another program, or a proxy, answers there"
+        message = f"{request} in {self.bucket}: the answer does not come from an S3 server"
+        hint = "check endpoint_url; another program or a proxy answers there"
         if request.writes:
             return OutcomeUnknown(message, hint=hint, path=request.path)
         return InvalidInput(message, kind="bad_url", hint=hint)
 
     def check_answer(self, request: Request, answer: dict[str, Any], *more: str) -> None:
-        """Any web server says 200 to something; S3 gives an ETag with every object, and what `more` names."""
+        """Raise the error of `not_s3_error` unless the answer has an ETag and the fields `more`. Any web server may
+        answer 200, but S3 sends an ETag with every object."""
         if not answer.get("ETag") or any(answer.get(name) is None for name in more):
             raise self.not_s3_error(request)
 
@@ -322,7 +331,7 @@ class S3Client:
             return Denied(
                 f"{request} in {self.bucket}: {error.operation_name} gave no credentials: {code}",
                 kind="no_credentials",
-                hint="check the role, its trust policy and what it is assumed with",
+                hint="check the role, its trust policy and the credentials that assume it",
             )
         said = self._clean_text(str(response.get("Error", {}).get("Message", "")))
         about = f"{request} in {self.bucket}: {code or 'refused'} ({status})" + (f", {said}" if said else "")
@@ -337,14 +346,17 @@ class S3Client:
         if status == 412 or code == "PreconditionFailed":
             return slot_taken(request.path)
         if code in _DAMAGED:
-            return Unavailable(f"{about}: it was damaged on its way, nothing was applied", path=request.path)
+            return Unavailable(
+                f"{about}: the request was damaged in transit, nothing was applied", path=request.path
+            )
         if code in _FULL or status == 507:
             return Exhausted(about, kind="no_space", hint="free space, or raise the quota", path=request.path)
         if status == 501 or code == "NotImplemented":
             return InvalidInput(
                 about,
                 kind="storage_unsuitable",
-                hint="the store does not know what the request asks, such as If-None-Match: it cannot hold a catalog",
+                hint="use another store; this one does not know the request (such as If-None-Match): it cannot hold a"
+                " catalog",
                 path=request.path,
             )
         if code in _BUSY or status in (408, 409, 425, 429) or status >= 500:
@@ -353,7 +365,7 @@ class S3Client:
             return InvalidInput(
                 f"{about}: the object was archived",
                 kind="storage_unsuitable",
-                hint="restore it, and take the catalog out of the bucket's lifecycle rules",
+                hint="restore the object, and exclude the catalog from the bucket's lifecycle rules",
                 path=request.path,
             )
         return InvalidInput(about, kind="too_large" if status == 413 else "bad_argument", path=request.path)
@@ -366,13 +378,15 @@ class S3Client:
                 hint="create the bucket, or check its name and endpoint_url",
             )
         if code in _BELOW_A_FILE and request.writes:
-            return InvalidInput(about, hint="no object may lie below another one", path=request.path)
+            return InvalidInput(
+                about, hint="remove the object whose key is a folder of this path", path=request.path
+            )
         if code in _NO_SUCH_FILE and request.path and not request.writes:
             return file_not_there(request.path, f"s3://{self.bucket.name}")
         return self.not_s3_error(request) if status == 404 and not request.path else None
 
     def _region_error(self, code: str, status: int, region: str, about: str) -> AlpheusError | None:
-        # A HEAD has no body: of it the header alone tells.
+        # An answer to HEAD has no body, so only its header tells the region.
         elsewhere = bool(region) and status in (301, 400) and region != self._region
         if code not in _WRONG_REGION and not elsewhere and status not in (301, 302, 307, 308):
             return None
@@ -391,7 +405,7 @@ class S3Client:
             return InvalidInput(
                 f"{about}: this machine's clock and the store's differ{apart}",
                 kind="clock_skew",
-                hint="set the clock: signatures hold for 15 minutes",
+                hint="set the clock; signatures are valid for 15 minutes",
             )
         if code in _EXPIRED:
             return Denied(
@@ -399,34 +413,34 @@ class S3Client:
             )
         if code in _BAD_KEYS:
             return Denied(
-                about, hint="the store does not know this access key, or the secret key is another one"
+                about, hint="check the access key and the secret key; the store does not accept this pair"
             )
         if status not in (401, 403, 405):
             return None
-        hint = "the credentials lack a permission; STORAGE.md lists those that a catalog needs"
+        hint = "give the credentials the permissions that STORAGE.md lists"
         if not request.writes and request.path:
             hint = (
-                "the credentials need s3:GetObject, and s3:ListBucket on the bucket: without the latter S3 answers"
-                " 403 for a file that is not there"
+                "allow s3:GetObject, and s3:ListBucket on the bucket; without s3:ListBucket S3 answers 403 for a"
+                " missing file"
             )
         elif request.writes:
-            hint = "the credentials need s3:PutObject here; a reader's or a read-only bucket has it not"
+            hint = "allow s3:PutObject here; readers and read-only buckets do not have it"
         return Denied(about, hint=hint, path=request.path)
 
 
 class _NoRepetition(AIOHTTPSession):  # type: ignore[misc]
-    """aiobotocore's HTTP session, less aiohttp's second try on a pooled connection that was closed."""
+    """aiobotocore's HTTP session without aiohttp's second try after a pooled connection was closed."""
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)
         if not hasattr(session, "_retry_connection"):
-            raise AssertionError("this aiohttp names its repetition of requests otherwise")
+            raise AssertionError("this version of aiohttp has another name for its repetition of requests")
         session._retry_connection = False
         return session
 
 
 class _Session(AioSession):  # type: ignore[misc]
-    """Signs with credentials that the driver renews, in place of botocore, which would do it in the event loop."""
+    """Signs with credentials that the driver renews. botocore would renew them in the event loop, which blocks."""
 
     kept: AioCredentials | None = None
 
@@ -435,7 +449,7 @@ class _Session(AioSession):  # type: ignore[misc]
 
 
 class _Connections:
-    """One event loop's client and pool."""
+    """The client and the connection pool of one event loop."""
 
     def __init__(
         self, bucket: Bucket, monotonic: Callable[[], float], note_date: Callable[[str, float], None]
@@ -447,7 +461,7 @@ class _Connections:
         self._monotonic = monotonic
         self._note_date = note_date
         self._source: Any = None
-        """What the AWS chain found, which may be able to get newer ones than `_kept`."""
+        """The credentials that the AWS chain found; they may be able to fetch newer ones than `_kept`."""
         self._kept: AioCredentials | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._renew_after = 0.0
@@ -455,12 +469,12 @@ class _Connections:
 
     @property
     def secrets(self) -> list[str]:
-        """What no message may hold."""
+        """Texts that no error message may hold."""
         kept = self._kept
         return [] if kept is None else [s for s in (kept.access_key, kept.secret_key, kept.token) if s]
 
     async def open(self) -> str:
-        """Make the client. Returns the region that it signs for."""
+        """Make the client, and return the region for which the client signs."""
         client, self._source, self._kept = await asyncio.to_thread(_run, self._make)
         client.meta.events.register_last("before-parameter-build.s3", _no_redirect)
         client.meta.events.register_last("before-call.s3", _no_expectation)
@@ -472,8 +486,8 @@ class _Connections:
         return str(client.meta.region_name)
 
     async def _close_with_loop(self) -> AsyncGenerator[None]:
-        """A loop that ends closes its generators, and so the connections of programs that never close a store:
-        aiohttp would fill their last screen with complaints."""
+        """Close the connections when the event loop ends, because a loop closes its generators. Otherwise aiohttp would
+        print complaints at the end of programs that never close a store."""
         try:
             yield
         finally:
@@ -481,7 +495,7 @@ class _Connections:
             await self.close()
 
     async def _make(self) -> tuple[Any, Any, AioCredentials | None]:
-        """Runs in a loop of its own: it opens no socket that lives on."""
+        """Make the client in a separate event loop. This opens no socket that outlives the loop."""
         bucket = self._bucket
         chain = AioSession(profile=bucket.profile or None)
         source = None if bucket.anonymous else await chain.get_credentials()
@@ -501,8 +515,8 @@ class _Connections:
             connect_timeout=bucket.connect_timeout,
             read_timeout=bucket.read_timeout,
             max_pool_connections=bucket.max_connections,
-            # The driver brings its own: botocore's would turn a PUT over TLS into chunks with a trailer, which
-            # many stores do not know, and whose body is not signed.
+            # The driver sends its own checksum. botocore's checksum would turn a PUT over TLS into chunks with a
+            # trailer, which many stores do not know, and leave the body unsigned.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_supported",
             user_agent_extra="alpheus",
@@ -514,7 +528,8 @@ class _Connections:
         return await context.__aenter__(), source, session.kept
 
     async def refresh(self) -> None:
-        """New credentials when the old ones end: in the background while these still hold, else now."""
+        """Renew credentials that are about to expire: in the background while they are valid for some time, else
+        now."""
         needed = getattr(self._source, "refresh_needed", None)
         if needed is None or not needed(RENEW_BEFORE_SECONDS):
             return
@@ -523,7 +538,7 @@ class _Connections:
             self._renewal = asyncio.ensure_future(self._renew())
             self._renewal.add_done_callback(lambda task: task.cancelled() or task.exception())
         if is_urgent and self._renewal is not None:
-            # It goes on when this request gives up: others wait for it too.
+            # The renewal continues when this request is cancelled, because other requests wait for it too.
             await asyncio.shield(self._renewal)
 
     async def _renew(self) -> None:
@@ -559,30 +574,31 @@ class _Connections:
 
 
 def _run(call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """In a loop of its own, which may block. The coroutine is made there: a call that is cancelled before its thread
-    begins leaves none behind."""
+    """Run a coroutine in a separate event loop, which may block. The coroutine is made inside the thread, so that a
+    call that is cancelled before its thread begins leaves no coroutine behind."""
     return asyncio.run(call())
 
 
 @functools.cache
 def _loader(data_path: str | None) -> Any:
-    """What botocore knows about S3: megabytes of JSON, read once a process."""
+    """Load botocore's description of S3, megabytes of JSON, once for each process."""
     return botocore.loaders.create_loader(data_path)
 
 
 def _no_redirect(context: dict[str, Any], **_: object) -> None:
-    """To the redirector it looks as if this request had been redirected already."""
+    """Mark the request as redirected already, so that the redirector leaves it alone."""
     context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _no_expectation(params: dict[str, Any], **_: object) -> None:
-    """`Expect: 100-continue` would cost a round trip before each body, and all of the patience on a server that never
-    answers it."""
+    """Remove `Expect: 100-continue`: it costs a round trip before each body, and the whole time limit on a server that
+    never answers it."""
     params["headers"].pop("Expect", None)
 
 
 def _may_have_been_sent(error: Exception, reason: object) -> bool:
-    """`EndpointConnectionError` stands for a connection that broke, too."""
+    """Whether the request may have been sent: `EndpointConnectionError` also stands for a connection that broke
+    later."""
     return isinstance(error, boto.EndpointConnectionError) and not isinstance(
         reason, aiohttp.ClientConnectorError
     )

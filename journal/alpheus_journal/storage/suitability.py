@@ -1,16 +1,16 @@
-"""The start-up self-test: does this store do what `create` and the readers rely on? (FORMAT.md, "Committing")
+"""The start-up self-test: does this store keep what `create` and the readers rely on? (FORMAT.md, "Committing")
 
-A store that ignores the condition of a conditional write, or sits behind a cache, answers every request and
-loses commits in silence. So before its first write a process tries the store in a scratch folder,
+A store that ignores the condition of a conditional write, or that stands behind a cache, answers every request and
+loses commits silently. Before its first write, a process therefore tests the store in a scratch folder,
 `selftest/<uuid4>/`, which nothing else uses:
 
-* racing creators of one file: exactly one wins, and its bytes are what is read; a later creator is refused and
-  changes nothing;
-* a file that was just looked for in vain is found as soon as it is created, by reading, asking and listing;
-* readers beside an overwrite see the old or the new file, readers after it the new one;
-* a deleted file is gone for readers and listings, and its name is free.
+* Of racing creators of one file exactly one wins, and readers get the winner's bytes. A later creator is refused and
+  changes nothing.
+* A file that was just found missing is found as soon as it is created, by read, stat and list.
+* Readers during an overwrite see the old or the new file; later readers see the new file.
+* A deleted file is missing for readers and listings, and its name is free.
 
-An experiment shows faults, it proves none away: races that a store loses once in a million pass.
+The test shows faults but cannot exclude them: a store that loses one race in a million passes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ RACES = 4
 RACERS = 16
 OVERWRITES = 4
 LEFTOVER_AGE_MILLIS_MAX = 24 * 3600 * 1000
-"""Scratch files of killed processes are removed when they are older, by the store's own clock."""
+"""Older scratch files, left by killed processes, are removed. Ages are measured by the store's own clock."""
 REQUESTS = RACES * (RACERS + 5) + OVERWRITES * 4 + 13 + (RACES + 2)
-"""Calls of the store that one self-test makes when nothing fails: writes, reads, listings and clean-up."""
+"""Calls to the store in one self-test without failures: writes, reads, listings and clean-up."""
 
 SETTLE_ATTEMPTS_MAX = 8
 SETTLE_DELAY_MIN_SECONDS = 0.1
@@ -55,10 +55,10 @@ _proved: set[str] = set()
 
 
 async def prove_once(storage: Storage, where: str) -> None:
-    """`prove`, unless this process did it for `where` (all that decides which store answers: URL and endpoint), and
-    compare the clocks.
+    """Run `prove` and compare the clocks, unless this process has already done both for `where`.
 
-    Drivers call it from `Storage.prove`. Raises as `prove`; a refused write is Denied with what to allow.
+    `where` holds all that decides which store answers: URL and endpoint. Drivers call this function from
+    `Storage.prove`. Raises the errors of `prove`, and Denied for a refused write, with a hint what to allow.
     """
     if where in _proved:
         return
@@ -68,9 +68,8 @@ async def prove_once(storage: Storage, where: str) -> None:
     except Denied as error:
         raise Denied(
             f"{storage.url} cannot be written with these credentials: {error.message}",
-            hint="reading needs no more than they have; to write, allow writing and deleting below the prefix"
-            " (self_test=false in the URL leaves the self-test out: where deleting is denied on purpose, and for a"
-            " daemon that only reads)",
+            hint="allow writing and deleting below the prefix, or only read; where deleting is denied on purpose, and"
+            " for a daemon that only reads, add self_test=false to the URL",
             path=error.path,
         ) from error
     refuse_skew(storage.url, offset)
@@ -78,9 +77,11 @@ async def prove_once(storage: Storage, where: str) -> None:
 
 
 async def check_clock(storage: Storage, path: str) -> None:
-    """Raises InvalidInput (`clock_skew`) when the store's clock is so far from ours that nothing may be written: times
-    of versions would mislead time travel and expiry. Before it refuses it asks once more, by a look at `path`: what the
-    store's last answer told may be from before the clock was set, or the machine slept."""
+    """Raise InvalidInput (`clock_skew`) when the store's clock is so far from ours that nothing may be written.
+
+    Wrong times of versions would mislead time travel and expiry. Before refusing, ask the store once more with a
+    `stat` of `path`: the store's last answer may be older than a correction of the clock or a sleep of the machine.
+    """
     offset = storage.clock_offset_millis
     if offset is not None and abs(offset) > CLOCK_SKEW_MILLIS_MAX:
         await storage.stat(path)
@@ -88,33 +89,36 @@ async def check_clock(storage: Storage, path: str) -> None:
 
 
 def refuse_skew(url: str, offset_millis: int) -> None:
-    """Raises InvalidInput (`clock_skew`) for a store's clock that is so far ahead of ours (negative: behind it)."""
+    """Raise InvalidInput (`clock_skew`) when the store's clock is too far from ours. `offset_millis` is positive when
+    the store's clock is ahead."""
     if abs(offset_millis) > CLOCK_SKEW_MILLIS_MAX:
         side = "ahead of" if offset_millis < 0 else "behind"
         raise InvalidInput(
             f"this machine's clock is {abs(offset_millis) // 1000} s {side} that of {url}",
             kind="clock_skew",
-            hint=f"set the clock; writers may be {CLOCK_SKEW_MILLIS_MAX // 1000} s off",
+            hint=f"set the clock; a writer's clock may be up to {CLOCK_SKEW_MILLIS_MAX // 1000} s off",
         )
 
 
 def forget_proofs() -> None:
-    """Let every store be tried again: for tests."""
+    """Forget which stores were tested, so that each is tested again. For tests."""
     _proved.clear()
 
 
 async def prove(storage: Storage, identities: Identities, clock: Clock) -> int:
-    """Try `storage` in a scratch folder, and leave nothing behind (a killed or cancelled process does).
+    """Test `storage` in a scratch folder, and remove all scratch files (a killed or cancelled process leaves them).
 
-    Returns the store's time less that of `clock` in milliseconds, as the time of a file tells it: of what fits, the
-    value nearest to 0. Makes `REQUESTS` calls, at most `RACERS` at a time. Raises InvalidInput (`storage_unsuitable`)
-    that names what the store did; Unavailable when it cannot be tried now; Denied, NotFound as the store does.
+    Return the store's time minus the time of `clock` in milliseconds. The time of a scratch file bounds the offset; the
+    result is the value within the bounds that is nearest to 0. Makes `REQUESTS` calls, at most `RACERS` concurrently.
+
+    Raises InvalidInput (`storage_unsuitable`), which names the store's fault; Unavailable when the store cannot be
+    tested now; and Denied and NotFound as the store raises them.
     """
     proof = _Proof(storage, clock, f"{SCRATCH_FOLDER}{identities.uuid4()}/")
     try:
         await proof.run()
     except Exception:
-        # What was found out counts; a store that fails at this may fail at deleting, too.
+        # The first error counts. A store that failed the test may also fail to delete.
         with contextlib.suppress(AlpheusError):
             await proof.clean()
         raise
@@ -147,47 +151,47 @@ class _Proof:
     # --- the experiments
 
     async def _try_race(self, path: str) -> None:
-        """5 calls beside the racers'."""
+        """Makes 5 calls besides the racers' calls."""
         offers = [f"{path} offer {number} ".encode() * 64 for number in range(RACERS)]
         results = await _run_together(self._offer(path, data) for data in offers)
         winners = [data for data, won in zip(offers, results, strict=True) if won]
         unknown = [data for data, won in zip(offers, results, strict=True) if won is None]
         if len(winners) > 1:
             raise self._unsuitable(
-                f"{len(winners)} of {RACERS} racing creators of one file were told that they won"
+                f"{len(winners)} of {RACERS} racing creators of one file got the answer that they won"
             )
         held = await self._read(path)
         if held is None:
             raise self._unsuitable(
-                f"a file that {RACERS} creators raced for is not there"
-                + (", although one was told that it won" if winners else "")
+                f"a file that {RACERS} creators raced for is missing"
+                + (", although one creator got the answer that it won" if winners else "")
             )
         if held not in (winners or unknown):
             raise self._unsuitable(
                 "a file that several creators raced for holds"
-                + (" what a creator wrote that was told it lost" if held in offers else " mixed bytes")
+                + (" the bytes of a creator that was refused" if held in offers else " mixed bytes")
             )
         for data in (b"a later creator", held):
             if await self._offer(path, data):
-                raise self._unsuitable("a file was created over one that was there")
+                raise self._unsuitable("a create replaced an existing file")
             if await self._read(path) != held:
-                raise self._unsuitable("a refused create changed the file that was there")
+                raise self._unsuitable("a refused create changed the existing file")
 
     async def _try_appearance(self, path: str) -> None:
-        """7 calls."""
+        """Makes 7 calls."""
         if await self._read(path) is not None or await self._stat(path) is not None:
-            raise self._unsuitable("a file that nobody wrote is there")
+            raise self._unsuitable("a file exists that no program wrote")
         data = b"appears" * 100
         before = self._clock.now_millis()
         if await self._offer(path, data) is False:
-            raise self._unsuitable("creating a file that is not there was refused")
+            raise self._unsuitable("creating a missing file was refused")
         after = self._clock.now_millis()
         await self._check_found(path, data, "created")
         listed = await self._list(SCRATCH_FOLDER)
         missing = sorted(self._written - listed.keys())
         if missing:
-            raise self._unsuitable(f"{len(missing)} of {len(self._written)} files written are not listed")
-        # The store's own clock: what it says of a file of just now.
+            raise self._unsuitable(f"{len(missing)} of {len(self._written)} written files are not listed")
+        # The store's own clock, by the time of the file that was just written.
         now = listed[path].modified_at_millis
         low, high = now - after, now + 999 - before  # many a store has whole seconds
         self.clock_offset_millis = max(low, min(high, 0))
@@ -197,24 +201,24 @@ class _Proof:
             if info.path not in self._written and info.modified_at_millis < now - LEFTOVER_AGE_MILLIS_MAX
         ]
         if await self._read(path) != data:
-            raise self._unsuitable("a file that was there is not read again")
+            raise self._unsuitable("a file that was read once cannot be read again")
 
     async def _try_overwrites(self, path: str) -> None:
-        """1 call, and 4 for each overwrite."""
+        """Makes 1 call, and 4 more for each overwrite."""
         versions = [bytes([65 + number]) * (1000 + 500 * number) for number in range(OVERWRITES + 1)]
         await self._put(path, versions[0])
         for old, new in itertools.pairwise(versions):
             _, *seen = await _run_together((self._put(path, new), self._read(path), self._read(path)))
             if any(data not in (old, new) for data in seen):
-                raise self._unsuitable("a reader beside an overwrite saw neither the old nor the new file")
+                raise self._unsuitable("a reader during an overwrite saw neither the old nor the new file")
             if await self._read(path) != new:
                 raise self._unsuitable("an overwritten file still has its old bytes")
 
     async def _try_deletion(self, path: str) -> None:
-        """5 calls."""
+        """Makes 5 calls."""
         await self._write_until_known(path, lambda: self._storage.delete(path))
         if await self._read(path) is not None or await self._stat(path) is not None:
-            raise self._unsuitable("a deleted file is still there")
+            raise self._unsuitable("a deleted file still exists")
         if path in await self._list(self._folder):
             raise self._unsuitable("a deleted file is still listed")
         if await self._offer(path, b"again") is False:
@@ -224,7 +228,7 @@ class _Proof:
         held, info = await self._read(path), await self._stat(path)
         if held is None or info is None:
             raise self._unsuitable(
-                f"a file that was {what} is not found: the store or something before it remembers its absence"
+                f"a file that was {what} is not found: the store or a cache before it remembers the missing file"
             )
         if held != data or info.size != len(data):
             raise self._unsuitable(f"a file that was {what} has other bytes")
@@ -232,7 +236,8 @@ class _Proof:
     # --- calls of the store
 
     async def _offer(self, path: str, data: bytes) -> bool | None:
-        """Create: True, won; False, refused; None, refused after an attempt that may have won."""
+        """Create the file. Return True for success, False for a refusal, and None for a refusal after an earlier
+        attempt that may have succeeded."""
         self._written.add(path)
         doubtful = False
 
@@ -258,7 +263,7 @@ class _Proof:
             return await self._storage.read(path, size_max=_SIZE_MAX)
         except NotFound as error:
             if error.kind != "no_file":
-                raise  # the bucket, say
+                raise  # for example a missing bucket
             return None
         except Corrupt as error:
             raise self._unsuitable(
@@ -272,7 +277,7 @@ class _Proof:
         return {info.path: info async for info in self._storage.list(prefix)}
 
     async def _write_until_known(self, path: str, write: Callable[[], Awaitable[_T]]) -> _T:
-        """A write, again until its outcome is known. Raises Unavailable when that never comes."""
+        """Repeat `write` until its outcome is known. Raises Unavailable after `SETTLE_ATTEMPTS_MAX` attempts."""
         delay = SETTLE_DELAY_MIN_SECONDS
         for attempt in range(SETTLE_ATTEMPTS_MAX):
             if attempt:
@@ -283,20 +288,20 @@ class _Proof:
             except (OutcomeUnknown, Unavailable) as error:
                 failure: AlpheusError = error
         raise Unavailable(
-            f"{self._storage.url} could not be tried before the first write: {failure.message}", path=path
+            f"{self._storage.url} could not be tested before the first write: {failure.message}", path=path
         ) from failure
 
     def _unsuitable(self, what: str) -> InvalidInput:
         return InvalidInput(
             f"{self._storage.url} cannot hold a catalog: {what}",
             kind="storage_unsuitable",
-            hint="commits would be lost in silence; choose a store with conditional writes (Amazon S3, Google"
-            " Cloud Storage, Azure, MinIO, versitygw) or a directory, and put no cache before it",
+            hint="choose a store with conditional writes (Amazon S3, Google Cloud Storage, Azure, MinIO, versitygw)"
+            " or a directory, and put no cache before it; this store would lose commits silently",
         )
 
 
 async def _run_together(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """All of them at once; when some fail, the first one's error is raised after every other one has ended."""
+    """Run all calls concurrently and wait for each of them; then raise the first failure, if any."""
     values: list[_T] = []
     failures: list[Exception] = []
 

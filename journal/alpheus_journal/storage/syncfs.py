@@ -1,29 +1,29 @@
-"""Many staged files made durable by one `syncfs` instead of an fsync each.
+"""Make many staged files durable by one `syncfs` instead of one fsync for each file.
 
-`syncfs` writes a whole file system, so it stands for the fsyncs of many files where, and only where,
+`syncfs` writes a whole file system. It replaces the fsyncs of many files only where both conditions hold:
 
-- it is Linux 5.17 or later and the file system is ext4 or XFS (`Syscalls.has_syncfs`);
-- little else is waiting to be written, or the caller would wait for what others wrote: at most UNWRITTEN_BYTES_MAX
-  on the whole machine, looked up before each use.
+- The kernel is Linux 5.17 or later and the file system is ext4 or XFS (`Syscalls.has_syncfs`).
+- Few other bytes wait to be written, because the caller waits for them too: at most UNWRITTEN_BYTES_MAX on the whole
+  machine, checked before each use.
 
-An fsync of the last file follows it. That has the disk flush its cache after everything that `syncfs` wrote (ext4
-without a journal writes inodes after its own flush) and fails where `syncfs` says "fine" without having written:
-on a file system that an error made read-only, on ext4 that was shut down.
+An fsync of the last file follows. This fsync makes the disk flush its cache after everything that `syncfs` wrote (ext4
+without a journal writes inodes after its own flush). It also fails where `syncfs` reports success without having
+written: on a file system that an error made read-only, and on ext4 that was shut down.
 
-What is reported. The kernel keeps the last failure to write for each file system in a counter (`errseq_t`), and each
-descriptor remembers how far it has seen; `syncfs` reports a failure that its descriptor has not, once. So the store
-asks through one descriptor, that of the prefix, opened before anything was written and kept: no failure between
-two calls is missed, nor can other processes take it away (a forked child could, which shares the descriptor; a store is
-not for use in one). Calls of one store go one after the other, because a
-failure is told to one of them and the others may be those that it hit:
+How failures are reported. The kernel keeps the last write failure of each file system in a counter (`errseq_t`), and
+each descriptor remembers which failures it has reported. `syncfs` reports each failure once for each descriptor. So
+the store always calls `syncfs` on one descriptor, that of the prefix, which is opened before the first write and kept.
+Then no failure between two calls is missed, and no other process can consume a failure. (A forked child shares the
+descriptor and could; a store must not be used in a forked child.) Calls of one store run one after the other, because
+one call receives the failure while it may have hit the files of another call:
 
-- a failure ends all writes of the process, as that of an fsync does; who waited for its turn is refused, too;
-- for lack of space only the files of the call that was told are given up; those that wait take fsyncs, and so does
-  everything later. A file's descriptor has a counter of its own for that file, so an fsync tells what is true;
-- the counter also tells of failures before the store was opened that nobody asked for. So the first use
-  calls `syncfs` before any file is staged, and when that fails, for whatever reason, there are only fsyncs.
+- A failure ends all writes of the process, as a failed fsync does. Callers that wait for their turn are refused too.
+- When space ran out, only the files of the call that received the failure are given up. Waiting and later calls use
+  fsyncs. A file's descriptor has a counter for that file alone, so an fsync reports correctly.
+- The counter also holds failures from before the store was opened. So the first use calls `syncfs` before any file is
+  staged. When that call fails, for whatever reason, the store uses only fsyncs.
 
-`syncfs` tells of files of others as well: a disk that lost those of another program is not written to again.
+`syncfs` also reports failures that hit files of other programs: the store then writes no more to that disk.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ UNWRITTEN_BYTES_MAX = 16 << 20
 
 
 class GroupSync:
-    """`syncfs` for the files of one store, where it can stand for their fsyncs; from any thread."""
+    """`syncfs` for the files of one store, where it can replace their fsyncs. Any thread may call it."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._system = directory.system
         self._turn = threading.Lock()
         self._usable: bool | None = None
-        """None: not yet tried."""
+        """None until the first try."""
 
     def ready(self) -> bool:
-        """Whether `sync` is worth calling for the files to be staged now; to be asked before the first one is."""
+        """Whether `sync` is worth calling for the next files. Call this before the first of them is staged."""
         if self._usable is False or not self._is_little_unwritten():
             return False
         if self._usable is None:
@@ -56,9 +56,11 @@ class GroupSync:
         return self._usable
 
     def sync(self, fd: int, path: str) -> bool:
-        """All that was written before is durable afterwards, if True; `fd` is the last file, meant for `path`.
-        False: nothing was tried, each file needs an fsync. Raises OSError as an fsync of that file does, and
-        Unavailable (`storage_read_only`) when the store was broken meanwhile."""
+        """Make everything durable that was written before. `fd` is the last file, meant for `path`.
+
+        Return False when nothing was tried and each file needs an fsync. Raises OSError as an fsync of that file does,
+        and Unavailable (`storage_read_only`) when another write of the process has failed to sync.
+        """
         with self._turn:
             if self._directory.broken:
                 raise self._directory.read_only_error(path)
@@ -77,7 +79,8 @@ class GroupSync:
         return unwritten is not None and unwritten <= UNWRITTEN_BYTES_MAX
 
     def _try_syncfs(self) -> bool:
-        """Takes what was to be reported so far: none of it is about a file that waits for `sync`."""
+        """Consume the failures reported so far, none of which is about a file that waits for `sync`. Return whether
+        `syncfs` works."""
         try:
             self._system.syncfs(self._directory.fd)
         except OSError:

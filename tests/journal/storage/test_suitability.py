@@ -302,17 +302,20 @@ class TruncatesReads(Odd):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (IgnoresTheCondition, f"{RACERS} of {RACERS} racing creators of one file were told that they won"),
-        (ChecksThenWrites, f"{RACERS} of {RACERS} racing creators of one file were told that they won"),
-        (LastRacerWins, "what a creator wrote that was told it lost"),
-        (RefusedCreatesChangeTheFile, "a refused create changed the file"),
+        (
+            IgnoresTheCondition,
+            f"{RACERS} of {RACERS} racing creators of one file got the answer that they won",
+        ),
+        (ChecksThenWrites, f"{RACERS} of {RACERS} racing creators of one file got the answer that they won"),
+        (LastRacerWins, "the bytes of a creator that was refused"),
+        (RefusedCreatesChangeTheFile, "a refused create changed the existing file"),
         (TearsCreates, "mixed bytes"),
-        (KeepsNothing, "not there, although one was told that it won"),
-        (RemembersAbsence, "remembers its absence"),
-        (RemembersAbsenceOfStat, "remembers its absence"),
-        (ListsLate, "files written are not listed"),
+        (KeepsNothing, "missing, although one creator got the answer that it won"),
+        (RemembersAbsence, "remembers the missing file"),
+        (RemembersAbsenceOfStat, "remembers the missing file"),
+        (ListsLate, "written files are not listed"),
         (ListsTheDeleted, "a deleted file is still listed"),
-        (LosesDeletes, "a deleted file is still there"),
+        (LosesDeletes, "a deleted file still exists"),
         (KeepsDeletedNames, "the name of a deleted file is still taken"),
         (TearsOverwrites, "neither the old nor the new file"),
         (OverwritesLate, "still has its old bytes"),
@@ -523,7 +526,7 @@ async def test_an_unknown_outcome_inside_it_is_not_one_of_the_commit() -> None:
     ["s3://[x/y", "lmdb://[", "s3://bucket/%FF", "gs://bucket/a%80?x=1", "file:///lake/%ff", "/lake/\udcff"],
 )
 def test_a_url_that_cannot_be_read_is_refused(url: str) -> None:
-    with pytest.raises(InvalidInput, match="is no catalog URL") as caught:
+    with pytest.raises(InvalidInput, match="is not a catalog URL") as caught:
         open_storage(url)
     assert caught.value.kind == "bad_url"
 
@@ -573,7 +576,7 @@ async def test_rclone_is_refused(rclone_server: S3Server, client: str) -> None:
     url = rclone_server.url(client=client)
     storage = open_storage(url)
     error = await raises(InvalidInput, Journal.create(storage), kind="storage_unsuitable")
-    assert "racing creators of one file were told that they won" in str(error)
+    assert "racing creators of one file got the answer that they won" in str(error)
     # Not even a delete is final there: a racer's file may come back a moment after it.
     assert not {path for path in await listed(storage, "") if not path.startswith(SCRATCH_FOLDER)}
     await storage.close()
