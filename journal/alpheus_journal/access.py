@@ -1,7 +1,7 @@
-"""What every way to a catalog offers: the same calls with the same results.
+"""The protocol that every way to a catalog offers: the same calls with the same results.
 
-`Journal` (a prefix on storage, opened by this process) and the client's connection to a daemon both are an
-`Access`; the daemon serves its own. What the calls answer with is in `model/answers.py`.
+`Journal` (a prefix on storage, opened by this process) and the client's connection to a daemon are both an
+`Access`; the daemon serves its own. The classes of the answers are in `model/answers.py`.
 """
 
 from __future__ import annotations
@@ -38,52 +38,54 @@ from alpheus_journal.storage import Storage
 
 
 class Access(Protocol):
-    """One catalog, however reached. Errors: `alpheus_journal.errors`."""
+    """One catalog, whichever way it is reached. Errors are those of `alpheus_journal.errors`."""
 
     @property
     def keys(self) -> fmt.Keys: ...
 
     @property
     def storage(self) -> Storage:
-        """Where data files and manifests go, directly. InvalidInput when this process cannot reach it."""
+        """The store for data files and manifests. Raises InvalidInput when this process cannot reach the store."""
         ...
 
     async def info(self) -> CatalogInfo: ...
 
     async def resolve(self, at: At) -> VersionInfo:
-        """NotFound (`no_version`) above the head, Expired below the oldest; InvalidInput (`future_version`) for a time
-        that is ahead of the head and of the clock of who answers."""
+        """Find the version at `at`. Raises NotFound (`no_version`) above the head and Expired below the oldest version;
+        InvalidInput (`future_version`) for a time ahead of the head and of the answering process's clock."""
         ...
 
     async def load(self, at: At, names: list[ObjectName]) -> Loaded:
-        """Definitions of many objects, all at one version. CATALOG is always there."""
+        """Return the definitions of many objects, all at one version. CATALOG is always included."""
         ...
 
     async def list(
         self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> Page:
-        """Names of a kind: of namespaces, or of tables and views below one. `after` is exclusive;
-        `limit` 0: as many as one page holds. NotFound (`no_namespace`) for a namespace that is not there."""
+        """List names of a kind: namespaces, or the tables or views of one namespace. `after` is exclusive; `limit` 0
+        means as many names as one page holds. Raises NotFound (`no_namespace`) for a missing namespace."""
         ...
 
     def snapshot(self, at: At, *, namespaces: frozenset[str] = frozenset()) -> AsyncIterator[SnapshotPart]:
-        """Every live object of one version, in parts; the first comes at once and says the version. `namespaces`: only
-        those namespaces and what is in them. Objects come grouped by kind, each kind in key order, damaged ones with
-        their damage said.
+        """Yield every live object of one version, in parts. The first part comes immediately and names the version.
 
-        A part is made when the one before it was taken, so that a slow reader costs no more than one. Expired when
-        the version's nodes went while it was read.
+        When `namespaces` is not empty, yield only those namespaces and the objects in them. Objects come grouped by
+        kind, each kind in key order; a damaged object comes with a description of its damage. A part is made after the
+        previous part was taken, so a slow reader holds one part in memory. Raises Expired when the version's nodes were
+        deleted during the read.
         """
         ...
 
     async def commit(self, transaction: Transaction) -> Committed:
-        """Whole or not at all. The same again gives the recorded answer (`duplicate`): the same id with the same
-        request, a retry key that another transaction has, or a writer's sequence that its tables remember. The
-        answer then names the transaction that did it; where its version has expired, without time and rows (0).
+        """Commit the transaction whole or not at all.
 
-        Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Unavailable, Exhausted: this call
-        did not apply it and never will; of an earlier call that ended in OutcomeUnknown, Expired, Unavailable
-        and Exhausted say nothing. OutcomeUnknown: ask `outcome`, or send the same again.
+        A repetition gets the recorded answer (`duplicate`): the same id with the same request, a retry key that another
+        transaction has, or a writer's sequence that its tables remember. The answer then names the transaction that was
+        applied. When the version of that transaction has expired, its time and rows are unknown (0).
+
+        After Conflict, NotFound, AlreadyExists, NotEmpty, InvalidInput, Expired, Unavailable or Exhausted, this call
+        has not applied the transaction and never will. Expired, Unavailable and Exhausted say nothing about an earlier
+        call that ended in OutcomeUnknown. After OutcomeUnknown, ask `outcome` or send the same transaction again.
         """
         ...
 
@@ -96,106 +98,114 @@ class Access(Protocol):
         filter: EventFilter = EVERYTHING,
         details: bool = False,
     ) -> AsyncIterator[Event | Progress]:
-        """Versions in order, no gap, none twice, and progress marks in between.
+        """Yield versions in order, without a gap or a repetition, and progress marks in between.
 
-        `after`: a version (exclusive), a token (verified), or None for all that is kept. `until` is inclusive;
-        without it and without `follow` the stream ends at the head of the time of the call. Expired when
-        history between is gone; InvalidInput for a version above the head or another history's token.
+        `after` is a version (exclusive), a token (verified), or None for all kept versions. `until` is inclusive.
+        Without `until` and `follow` the stream ends at the head at the time of the call. Raises Expired when versions
+        in between have expired, and InvalidInput for a version above the head or a token of another history.
         """
         ...
 
     def log(
         self, *, name: ObjectName | None = None, after: int | None = None, until: int | None = None
     ) -> AsyncIterator[LogEntry]:
-        """Recorded transactions, newest first; `name`: only those that acted on it. `after` exclusive,
-        `until` inclusive."""
+        """Yield recorded transactions, newest first. With `name`, only transactions that acted on that object. `after`
+        is exclusive, `until` inclusive."""
         ...
 
     async def outcome(
         self, transaction_id: str, *, since: int | None = None, settle: bool = False, certain: bool = False
     ) -> Outcome:
-        """Search the kept versions from `since` (exclusive) on. Of a transaction and a cancellation of it, what comes
-        first in the log holds. A repetition (by retry key or writer) leaves no trace: its id stays "unknown".
+        """Search the kept versions after `since` for a transaction or its cancellation; the first of the two in the log
+        counts. A repetition (by retry key or writer) is not recorded, so its id stays "unknown".
 
-        `settle` commits a cancellation of the id when it is not found, so that the answer is final; across versions
-        that have expired, it cancels and raises Expired: perhaps it had committed, from now on it does not.
+        With `settle`, commit a cancellation of an id that is not found, so that the answer is final. When versions have
+        expired that may hold the transaction, `settle` cancels and raises Expired: the transaction may have committed
+        before, and cannot commit from now on.
 
-        `certain`: Expired instead of "unknown" where a version is gone that may hold it. So "unknown" means that it is
-        in no version up to the head.
+        With `certain`, raise Expired instead of answering "unknown" when an expired version may hold the transaction.
+        So "unknown" means that no version up to the head holds it.
         """
         ...
 
     def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
-        """What differs between two versions, in key order (structural diff: its cost follows the difference).
-        `before` may be the newer one. With `details`, definitions before and after."""
+        """Yield the differences between two versions, in key order. The diff is structural: its cost grows with the
+        difference. `before` may be the newer version. With `details`, include the definitions before and after."""
         ...
 
     def dropped(
         self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
     ) -> AsyncIterator[Dropped]:
-        """Objects that were dropped and are not there at a version (None: the head), the last dropped first;
-        `namespace`: itself and what was in it. Reads one root a kept version, so leave early (`aclose`)."""
+        """Yield objects that were dropped and do not exist at `version` (None means the head), the last dropped first.
+        With `namespace`, only that namespace and its objects. Reads one root for each kept version, so close the
+        iterator early (`aclose`)."""
         ...
 
     async def save_transaction(self, transaction: Transaction) -> SavedTransaction:
-        """Keep a transaction on storage under its id; the last save of it wins. Its operations, which may be none,
-        are executed at its begin version. Expired (`transaction_expired`) after its time."""
+        """Keep a transaction on storage under its id; a later save replaces an earlier one. Its operations (perhaps
+        none) are executed at its begin version. Raises Expired (`transaction_expired`) after its time to live."""
         ...
 
     async def load_transaction(self, transaction_id: str) -> SavedTransaction:
-        """NotFound (`no_transaction`), Expired (`transaction_expired`), InvalidInput (`not_supported`) for one that is
-        not resumable."""
+        """Load a saved transaction. Raises NotFound (`no_transaction`), Expired (`transaction_expired`), and
+        InvalidInput (`not_supported`) for a transaction that cannot be resumed."""
         ...
 
     def saved_transactions(self) -> AsyncIterator[SavedTransaction]:
-        """All that are saved, expired and damaged ones too, in no order."""
+        """Yield all saved transactions in no order, including expired and damaged ones."""
         ...
 
     async def discard_transaction(self, transaction_id: str) -> Outcome:
-        """Settle the outcome of a saved transaction and remove its file: "cancelled", or "committed" when it had.
-        Expired as `outcome` with `settle`: the file is removed all the same. One that another writer saved is
-        "unknown": its versions do not name their transactions. A damaged one is discarded like any other."""
+        """Settle the outcome of a saved transaction and remove its file. Return "committed" for a transaction that had
+        committed, else "cancelled".
+
+        Raises Expired like `outcome` with `settle`; the file is removed nevertheless. A transaction that other software
+        saved is "unknown", because its versions do not name their transactions. A damaged file is removed
+        like any other.
+        """
         ...
 
     async def position(self, path: str) -> Position | None:
-        """How far the epoch of a subscription whose position lies at `path` is; None: it has said nothing yet, or was
-        followed by others. Corrupt (`corrupt_history`)."""
+        """Return the position stored at `path`, of one epoch of a subscription. None means that the epoch has stored no
+        position yet, or that later epochs followed. Raises Corrupt (`corrupt_history`)."""
         ...
 
     async def acknowledge(self, name: str, path: str, position: Position) -> None:
-        """Write how far the own epoch of a subscription is. Safe to repeat; what comes late only repeats events.
+        """Store the position of the caller's epoch of a subscription. Repeating the call is safe; a late call only
+        causes events to be repeated.
 
-        NotFound (`no_subscription`) when it was dropped, Conflict (`subscription_claimed`) when another epoch began:
-        nothing was written then.
+        Raises NotFound (`no_subscription`) for a dropped subscription, and Conflict (`subscription_claimed`) when
+        another epoch began; nothing was written then.
         """
         ...
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
-        """Every invariant of the stored catalog; the summary comes last. `after`: only versions above it."""
+        """Verify every invariant of the stored catalog. The summary comes last. With `after`, only versions above
+        it."""
         ...
 
     async def symbols(self, at: At, query: SymbolQuery) -> SymbolPage:
-        """A page of the symbol list: names of live objects of every kind, damaged ones too. InvalidInput for what is no
-        cursor of a page."""
+        """Return a page of the symbol list: names of live objects of every kind, including damaged ones. Raises
+        InvalidInput for a wrong page cursor."""
         ...
 
     async def reload_symbols(self) -> SymbolsInfo:
-        """Make the list, and what else is in memory, anew from the tree of the head. Readers never see a gap. A process
-        that had the catalog in memory deletes all checkpoints, too."""
+        """Rebuild the symbol list, and everything else in memory, from the tree of the head. Readers never see a gap. A
+        process that had the catalog in memory also deletes all checkpoints."""
         ...
 
     async def compact_symbols(self) -> SymbolsInfo:
-        """Make a new base of the list now. Unavailable when that fails; the list is as good as before."""
+        """Make a new base of the symbol list now. Raises Unavailable when that fails; the list then stays usable."""
         ...
 
     async def check_symbols(self, *, sample: int | None = None) -> Drift:
-        """Compare what is in memory with the tree: all of it, or `sample` random ranges of keys. Memory that differs
-        is left, and the tree read instead."""
+        """Compare the catalog in memory with the tree: all of it, or `sample` random ranges of keys. When they differ,
+        the process stops using its memory and reads the tree."""
         ...
 
     async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
-        """Store the state of the head, so that the next process opens it by mapping. With `verify` it is compared with
-        the tree first, however large. Corrupt (`state_drift`) when memory and tree differ."""
+        """Store the state of the head as a checkpoint, which the next process opens by mapping. With `verify`, first
+        compare the whole state with the tree, whatever its size. Raises Corrupt (`state_drift`) when they differ."""
         ...
 
     async def close(self) -> None: ...

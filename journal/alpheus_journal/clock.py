@@ -1,4 +1,5 @@
-"""Clock and identities: what the outside world decides, so that one seed can replay a run."""
+"""Clock and identities: the inputs from the outside world, which a simulation replaces to repeat a run from one
+seed."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ class Clock(Protocol):
     """Wall time and waiting."""
 
     def now_millis(self) -> int:
-        """Epoch milliseconds."""
+        """Return the time in epoch milliseconds."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class Identities(Protocol):
-    """Fresh names. Never repeated."""
+    """Fresh names, which are never repeated."""
 
     def uuid4(self) -> str: ...
 
     def uuid7(self) -> str:
-        """Begins with the time in milliseconds (RFC 9562)."""
+        """Return a UUID that begins with the time in milliseconds (RFC 9562)."""
         ...
 
 
@@ -46,7 +47,7 @@ class RandomIdentities:
         self._clock = clock or SystemClock()
 
     def uuid4(self) -> str:
-        # As `uuid.uuid4`, without its object: three times as fast, and every file has one.
+        # The same as `uuid.uuid4`, without making an object: three times as fast, and every file needs a UUID.
         text = os.urandom(16).hex()
         variant = "89ab"[int(text[16], 16) & 3]
         return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-{text[20:]}"
@@ -56,25 +57,27 @@ class RandomIdentities:
 
 
 def retrieve_error(done: asyncio.Future[Any]) -> None:
-    """For `add_done_callback`: the error of what all callers have left by then is no lost exception."""
+    """Retrieve the error of a future, so that asyncio does not report it as lost when no caller waits any more. For
+    `add_done_callback`."""
     if not done.cancelled():
         done.exception()
 
 
 def make_uuid7(millis: int, random_bits: int) -> str:
-    """A version 7 UUID of 48 bits of time and 74 of `random_bits` (RFC 9562, 5.7)."""
+    """Build a version 7 UUID from 48 bits of time and 74 of `random_bits` (RFC 9562, 5.7)."""
     value = (millis & (1 << 48) - 1) << 80 | 7 << 76 | (random_bits >> 62 & 0xFFF) << 64
     value |= 0b10 << 62 | random_bits & (1 << 62) - 1
     return str(uuid.UUID(int=value))
 
 
 def uuid7_millis(text: str) -> int:
-    """The time in a version 7 UUID, epoch milliseconds."""
+    """Return the time in a version 7 UUID, in epoch milliseconds."""
     return uuid.UUID(text).int >> 80
 
 
 def claimed_principal() -> str:
-    """Who commits, by this process's own account: `ALPHEUS_PRINCIPAL`, or user@host. Nobody has checked it."""
+    """Return the principal that this process claims to be: `ALPHEUS_PRINCIPAL`, or user@host. The claim is not
+    verified."""
     claimed = os.environ.get("ALPHEUS_PRINCIPAL", "")
     if claimed:
         return claimed

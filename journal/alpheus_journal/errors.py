@@ -1,19 +1,19 @@
-"""The exception tree: classes by what a handler does, `kind` for the exact cause.
+"""The exception tree: a class says what a handler can do, `kind` names the exact cause.
 
     AlpheusError
-    ├── Conflict         run it again from scratch, when `retryable`
-    ├── NotFound         the named thing is not there
-    ├── AlreadyExists    the named thing is there
-    ├── NotEmpty         it still holds something
-    ├── InvalidInput     the caller must change what it asks
-    ├── Expired          that part of history is gone; `oldest` says where it begins
-    ├── Unavailable      try the same again later; nothing was applied
-    ├── Exhausted        a limit; try the same again after `retry_after` seconds
-    ├── OutcomeUnknown   it may or may not have been applied; ask for `transaction_id`
-    ├── Corrupt          stored bytes at `path` are not what they must be
-    └── Denied           not allowed
+    ├── Conflict         run the transaction again from scratch, when `retryable`
+    ├── NotFound         the named thing does not exist
+    ├── AlreadyExists    the named thing exists
+    ├── NotEmpty         the named thing still holds something
+    ├── InvalidInput     the caller must change the request
+    ├── Expired          that part of the history was deleted; `oldest` says where the history begins
+    ├── Unavailable      repeat the same request later; nothing was applied
+    ├── Exhausted        a limit was reached; repeat the same request after `retry_after` seconds
+    ├── OutcomeUnknown   the request may or may not have been applied; ask for the outcome of `transaction_id`
+    ├── Corrupt          stored bytes at `path` break the format
+    └── Denied           the caller lacks permission
 
-Kinds are an append-only list (`KINDS`): they cross the wire and scripts match on them. Every error names
+Kinds are an append-only list (`KINDS`), because they cross the wire and scripts match them. Every error names
 the thing that is wrong, and `hint` says what a person can do.
 """
 
@@ -135,9 +135,9 @@ KINDS: frozenset[str] = frozenset(
 class AlpheusError(Exception):
     """Base of every error that this product raises on purpose.
 
-    `message` names the thing that is wrong; `kind` is one of `KINDS`; `hint` tells a person the way out;
-    `path` is a path below the catalog prefix and `version` a catalog version, where they apply. A URL in a message is
-    told without what may be secret in it; hints hold examples, and are told as they are.
+    `message` names the thing that is wrong; `kind` is one of `KINDS`; `hint` says what a person can do. `path` is a
+    path below the catalog prefix and `version` a catalog version, where they apply. Possible secrets in the URLs of a
+    message are hidden. Hints hold only examples and are shown unchanged.
     """
 
     default_kind: ClassVar[str] = ""
@@ -170,11 +170,12 @@ def _rebuild(cls: type[AlpheusError], message: str, state: dict[str, Any]) -> Al
 
 
 class Conflict(AlpheusError):
-    """Another transaction committed first, and this one may no longer mean what its author asked.
+    """Another transaction committed first, and this transaction may no longer mean what its author intended. Nothing of
+    this transaction became visible.
 
-    `mine` is the own operation or read, `theirs` the committed action ("drop table sales.orders"); of whom, in
-    which transaction and version, and when: `principal`, `transaction_id`, `version`, `committed_at_millis` (0:
-    not known). `retryable`: running it again from scratch can succeed. Nothing of it became visible.
+    `mine` is the operation or read of this transaction. `theirs` is the committed action ("drop table sales.orders");
+    `principal`, `transaction_id`, `version` and `committed_at_millis` (0 when unknown) say who committed it, where and
+    when. `retryable` says whether running this transaction again from scratch can succeed.
     """
 
     default_kind = "object_changed"
@@ -194,31 +195,31 @@ class Conflict(AlpheusError):
 
 
 class NotFound(AlpheusError):
-    """The named thing is not there."""
+    """The named thing does not exist."""
 
     default_kind = "no_object"
 
 
 class AlreadyExists(AlpheusError):
-    """The named thing is there already."""
+    """The named thing exists already."""
 
     default_kind = "object_exists"
 
 
 class NotEmpty(AlpheusError):
-    """It still holds something, and was left as it is."""
+    """The named thing still holds something and was not changed."""
 
     default_kind = "namespace_not_empty"
 
 
 class InvalidInput(AlpheusError):
-    """The caller must change what it asks; asking the same again fails again."""
+    """The caller must change the request. Repeating the same request fails again."""
 
     default_kind = "bad_argument"
 
 
 class Expired(AlpheusError):
-    """That part of history is gone. `oldest` is the oldest version that is kept, where known."""
+    """That part of the history was deleted. `oldest` is the oldest version that is kept, where known."""
 
     default_kind = "version_expired"
 
@@ -231,15 +232,16 @@ class Expired(AlpheusError):
 
 
 class Unavailable(AlpheusError):
-    """Not reachable or not working now; nothing was applied, the same may succeed later."""
+    """A store or a daemon cannot be reached, or does not work now. Nothing was applied; the same request may succeed
+    later."""
 
     default_kind = "storage_unavailable"
 
 
 class Exhausted(AlpheusError):
-    """A limit was met; nothing was applied. `retry_after` is in seconds, None when waiting does not help.
+    """A limit was reached; nothing was applied. `retry_after` is in seconds, None when waiting does not help.
 
-    `resume_token`: where a subscriber that was cut off goes on (`subscriber_too_slow`), else empty.
+    `resume_token` says where a subscriber that was cut off resumes (`subscriber_too_slow`), else it is empty.
     """
 
     default_kind = "queue_full"
@@ -254,7 +256,8 @@ class Exhausted(AlpheusError):
 
 
 class OutcomeUnknown(AlpheusError):
-    """It may or may not have been applied. `outcome(transaction_id)` tells, for as long as history is kept."""
+    """The request may or may not have been applied. `outcome(transaction_id)` answers which, as long as the history is
+    kept."""
 
     default_kind = "reply_lost"
 
@@ -267,7 +270,7 @@ class OutcomeUnknown(AlpheusError):
 
 
 class Corrupt(AlpheusError):
-    """Stored bytes at `path` are not what the format demands. Nothing of them was used."""
+    """Stored bytes at `path` break the format. None of them was used."""
 
     default_kind = "corrupt_node"
 

@@ -1,13 +1,13 @@
 """Failpoints: named places where a test can kill, stop, slow down or fail this process.
 
-Off, a point costs the test of one flag. Armed by the environment of a process,
+A point that is off costs the test of one flag. The environment of a process arms points,
 
     ALPHEUS_FAILPOINTS="commit.root_answered=kill;log.slot_get=sleep:200@3"
 
-or by `arm` inside it. Actions: `kill` (SIGKILL to this process), `raise` (an error that no code expects),
-`sleep:MILLISECONDS`, `pause` (until released; only inside the process), `count`. `@n`: only at the n-th hit,
-otherwise at every hit. Synchronous code says `hit(name)`, coroutines `await reached(name)`, so that a pause or sleep
-stops what runs there and not the event loop.
+and so does `arm` inside the process. The actions are `kill` (SIGKILL to this process), `raise` (an error that no code
+expects), `sleep:MILLISECONDS`, `pause` (until released; only inside the process) and `count`. With `@n` the action
+strikes only at the n-th hit, otherwise at every hit. Synchronous code calls `hit(name)` and coroutines
+`await reached(name)`, so that a pause or sleep stops the caller and not the event loop.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PAUSE_SECONDS_MAX = 60.0
 
 POINTS: dict[str, str] = {
     # commit/committer.py, commit/publish.py
-    "commit.staged": "the next version is encoded (after a lost slot: rebased), nothing of it was sent",
-    "commit.root_answered": "the root has its slot and nobody here knows it yet",
-    "commit.root_unanswered": "the root was refused, or its reply is lost: the slot has to be looked at",
-    "commit.resend": "the same bytes are about to go to the same slot again",
+    "commit.staged": "the next version is encoded (after a lost slot: rebased), and nothing of it was sent",
+    "commit.root_answered": "the root has its slot, and this process has not used the answer yet",
+    "commit.root_unanswered": "the root was refused, or the reply is lost: the slot must be read",
+    "commit.resend": "the same bytes are about to be sent to the same slot again",
     "commit.slot_lost": "another writer has the slot: the group is about to be judged again",
-    "commit.ahead_staged": "a version is encoded on top of one whose root is on its way, nothing of it was sent",
-    "commit.ahead_ready": "what it needs before its root is stored; what becomes of the one below is not awaited yet",
-    "commit.ahead_won": "the one below is the head: the root of the one staged ahead is about to be sent",
-    "commit.ahead_dropped": "the one below was not won, or is not the newest: what was staged ahead is dropped",
+    "commit.ahead_staged": "a version is encoded on top of a version that is being published, and nothing was sent",
+    "commit.ahead_ready": "everything before the root staged ahead is stored; the version below is not awaited yet",
+    "commit.ahead_won": "the version below is the head: the root staged ahead is about to be sent",
+    "commit.ahead_dropped": "the version below was lost, or is not the newest: the version staged ahead is dropped",
     # journal.py
-    "journal.ack": "a library writer's commit stands, its caller does not know yet",
+    "journal.ack": "the commit of a library writer is durable, and its caller has no answer yet",
     "hint.put": "the hint is about to be written",
     "hint.written": "the hint was written, or its write was given up",
     # log.py
@@ -47,23 +47,23 @@ POINTS: dict[str, str] = {
     "follower.replay_step": "another writer's version was read and is about to be accepted",
     "follower.accepted": "another writer's version is the head",
     # checkpoint.py
-    "checkpoint.listed": "the checkpoints that are there are listed, none is open",
-    "checkpoint.opened": "one is whole and of this history, and nothing was made of it yet",
+    "checkpoint.listed": "the stored checkpoints are listed, and none is open",
+    "checkpoint.opened": "a checkpoint is whole and of this history, and is not loaded yet",
     "checkpoint.put": "a checkpoint is encoded and about to be stored",
-    "checkpoint.written": "a checkpoint is stored; memory does not lie on it yet, older ones are all there",
+    "checkpoint.written": "a checkpoint is stored; memory does not use it yet, and all older ones exist",
     "checkpoint.drop": "an old checkpoint is about to be deleted",
     # index.py
-    "index.listed": "the runs that are there are listed, new ones are not open",
+    "index.listed": "the stored runs are listed, and new runs are not open",
     "index.put": "a run is encoded and about to be stored",
-    "index.written": "a run is stored and not open; those that it replaces are all there",
-    "index.drop": "a run that nobody needs is about to be deleted",
+    "index.written": "a run is stored and not open; all runs that it replaces exist",
+    "index.drop": "a run that is no longer needed is about to be deleted",
     # leases.py
-    "lease.written": "a lease is stored, its version was not looked at again",
-    "lease.renew": "a lease is about to be written anew",
+    "lease.written": "a lease is stored, and its version was not read again yet",
+    "lease.renew": "a lease is about to be rewritten",
     "lease.release": "a lease is about to be deleted",
     # symbols.py
-    "symbols.compact": "a compaction has what it begins with, in a thread of its own",
-    "symbols.compacted": "a new base is made, and not in its place",
+    "symbols.compact": "a compaction has its input, in a separate thread",
+    "symbols.compacted": "a new base is made, and not in its place yet",
     # storage/local.py
     "local.write": "a file is about to be written under its staging name",
     "local.fsync": "a staged file is whole and about to be synced",
@@ -75,25 +75,25 @@ POINTS: dict[str, str] = {
     "local.linked": "the root is in its slot, the folder is not synced",
     "local.folder_fsync": "a folder is about to be synced",
     # alpheus_daemon/serve/writer.py
-    "writer.sealed": "a group is sealed, nothing of it was done",
-    "writer.stored": "the outcome of a group is known, nobody was answered",
+    "writer.sealed": "a group is sealed, and its work has not begun",
+    "writer.stored": "the outcome of a group is known, and no member was answered",
     "writer.ack": "one member is about to be answered",
     # alpheus_daemon/serve/watch.py
     "watch.send": "a message of events is about to be handed to a subscriber",
-    "watch.progress": "a message of nothing but progress is about to be handed to a subscriber",
-    "watch.demoted": "a subscriber's next event is not in the ring: it comes from the journal",
+    "watch.progress": "a message with only progress is about to be handed to a subscriber",
+    "watch.demoted": "a subscriber's next event is not in the ring, so the journal delivers it",
 }
-"""Every point, and what is true there."""
+"""Every point, and what is true when a process reaches it."""
 
 _ACTION = re.compile(r"(kill|raise|pause|count|sleep:(\d{1,7}))(?:@([1-9]\d{0,8}))?")
 
 
 class FailpointError(Exception):
-    """What the action `raise` raises: like a bug, no class that anybody handles."""
+    """The error of the action `raise`. No code handles this class, so it acts like a bug."""
 
 
 class Armed:
-    """An armed point. `hits` counts, whether or not the action struck."""
+    """An armed point. `hits` counts every hit, whether or not the action struck."""
 
     def __init__(self, name: str, action: str, millis: int, at: int) -> None:
         self.name = name
@@ -105,16 +105,16 @@ class Armed:
         self._released = threading.Event()
 
     async def arrived(self) -> None:
-        """Return once the action has struck. TimeoutError after a minute."""
+        """Return once the action has struck. Raises TimeoutError after a minute."""
         if not await asyncio.to_thread(self._arrived.wait, PAUSE_SECONDS_MAX):
             raise TimeoutError(f"failpoint {self.name} was not reached")
 
     def release(self) -> None:
-        """Let go what is paused here, and what would be."""
+        """Resume the code that is paused here, and let later hits pass."""
         self._released.set()
 
     def strike(self) -> float | None:
-        """Do the action. Seconds to wait; None: until released."""
+        """Do the action. Return the seconds to wait; None means until released."""
         self.hits += 1
         if self._at and self.hits != self._at:
             return 0.0
@@ -138,7 +138,7 @@ _active = False
 
 
 def hit(name: str) -> None:
-    """A point in code that may block."""
+    """Pass a point in code that may block."""
     if _active and name in _armed:
         seconds = _armed[name].strike()
         if seconds is None:
@@ -148,7 +148,7 @@ def hit(name: str) -> None:
 
 
 async def reached(name: str) -> None:
-    """A point in a coroutine."""
+    """Pass a point in a coroutine."""
     if _active and name in _armed:
         seconds = _armed[name].strike()
         if seconds is None:
@@ -158,15 +158,15 @@ async def reached(name: str) -> None:
 
 
 def arm(name: str, action: str) -> Armed:
-    """Arm one point; `action` as in the environment. Raises InvalidInput for what is not known."""
+    """Arm one point. `action` is written as in the environment. Raises InvalidInput for an unknown point or action."""
     global _active
     _check(name, POINTS)
     found = _ACTION.fullmatch(action)
     if found is None:
         raise InvalidInput(
-            f"{action!r} is no action of the failpoint {name}",
+            f"{action!r} is not an action of the failpoint {name}",
             kind="bad_configuration",
-            hint="kill, raise, count, pause or sleep:MILLISECONDS, each with @n for the n-th hit only",
+            hint="use kill, raise, count, pause or sleep:MILLISECONDS, each with @n for the n-th hit only",
         )
     word, millis, at = found.groups()
     armed = Armed(name, word.partition(":")[0], int(millis or 0), int(at or 0))
@@ -178,21 +178,21 @@ def arm(name: str, action: str) -> Armed:
 def _check(name: str, points: dict[str, str]) -> None:
     if name not in points:
         raise InvalidInput(
-            f"{name[:80]!r} is no failpoint",
+            f"{name[:80]!r} is not a failpoint",
             kind="bad_configuration",
-            hint=f"the failpoints are {', '.join(sorted(points))}",
+            hint=f"use one of {', '.join(sorted(points))}",
         )
 
 
 def arm_all(text: str) -> None:
-    """Arm what the text of the environment variable says: `name=action`, separated by semicolons."""
+    """Arm the points in the text of the environment variable: `name=action`, separated by semicolons."""
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, _, action = part.partition("=")
         arm(name.strip(), action.strip())
 
 
 def disarm() -> None:
-    """Disarm all points; what is paused goes on."""
+    """Disarm all points. Paused code resumes."""
     global _active
     _active = False
     for armed in _armed.values():
@@ -202,7 +202,7 @@ def disarm() -> None:
 
 @contextlib.contextmanager
 def armed(name: str, action: str) -> Iterator[Armed]:
-    """One point armed for the length of a block; all are disarmed at its end."""
+    """Arm one point for the length of a block, and disarm all points at its end."""
     try:
         yield arm(name, action)
     finally:

@@ -1,7 +1,9 @@
 """Paths, keys, names and limits: every constant of the format (FORMAT.md).
 
-Everything here is pure text handling. Whatever comes from storage or from a caller is checked here before
-any I/O: a name cannot steer a path, a pointer cannot leave the prefix.
+This module handles only text. Every name and path from storage or from a caller is checked here before any I/O: a name
+cannot steer a path, and a pointer cannot leave the prefix.
+
+The module is long because the rules of the format refer to one another and are read beside FORMAT.md.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Key = NewType("Key", str)
 NodePath = NewType("NodePath", str)
 
 FORMAT_REVISION = 1
-"""Of this project's extensions; a reader refuses a root with a larger one."""
+"""The revision of this project's extensions. A reader refuses a root with a larger one."""
 MAJOR_VERSION = 0
 
 ORDER_DEFAULT = 128
@@ -34,25 +36,25 @@ NAME_SIZE_BYTES_DEFAULT = 100
 NAME_SIZE_BYTES_MAX = 1024
 EXTENSION_NAME_SIZE_BYTES = 100
 JOB_TABLES_MAX = 1000
-"""Inputs, and outputs, that a job declares."""
+"""The most inputs that a job declares, and the most outputs."""
 NODE_FILE_SIZE_BYTES_DEFAULT = 1 << 20
 NODE_FILE_SIZE_BYTES_MAX = 1 << 26
 NODE_FILE_SIZE_BYTES_SLACK = 64 << 10
 NODE_FILE_SIZE_BYTES_JAVA = 512 << 10
-"""Above it the Java reader's lookups fail; it bounds what is written in the 64-digit dialect."""
+"""The limit for node files in the 64-digit dialect, because the Java reader's lookups fail in larger ones."""
 TXN_TTL_MILLIS_DEFAULT = 259_200_000
 DEFINITION_SIZE_BYTES_MAX = 1 << 20
 ACTION_ROW_SIZE_BYTES_MAX = 16 << 10
-"""A larger action lies in a file of its own, its row holds path and SHA-256."""
+"""A larger action is stored in a separate file, and its row holds path and SHA-256."""
 EXTERNAL_ACTIONS_SIZE_BYTES_MAX = 16 << 20
-"""Of all the files of one root together: a byte of protobuf can take forty in memory."""
+"""All action files of one root together. A byte of protobuf can take forty bytes in memory."""
 DEFINITIONS_SIZE_BYTES_MAX = 256 << 20
-"""Of all definitions that one version writes."""
+"""All definitions that one version writes, together."""
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
 SEGMENTS_MADE_SIZE_BYTES_MAX = 256 << 20
-"""Of all manifest segments that one version makes of others."""
+"""All manifest segments that one version merges from others, together."""
 KEYS_COUNT_MAX = 32
-"""Of a table's partitions, and of its order."""
+"""The most keys of a table's partitions, and of its sort order."""
 DEPTH_MAX = 16
 HINT_SIZE_BYTES_MAX = 64
 RUN_LEASE_SIZE_BYTES_MAX = 1024
@@ -97,7 +99,7 @@ class Kind(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """What people read: `table`."""
+        """The name that people read, such as `table`."""
         return self._name_.lower()
 
 
@@ -105,7 +107,8 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
 
 
 def type_id(kind: Kind) -> str:
-    """The four characters that begin the keys of a kind: little base64, `=` padded (`B===`, `Bk==`)."""
+    """Return the four characters that begin the keys of a kind: the number in base64, padded with `=` (`B===`,
+    `Bk==`)."""
     value, digits = int(kind), ""
     while value:
         digits = _ALPHABET[value % 64] + digits
@@ -129,8 +132,8 @@ _DEFINITION_FOLDERS = {
 
 
 class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
-    """Which object: kind, then `namespace` (of namespaces, tables, views) and `name` (of all but
-    catalog and namespace). The catalog itself has neither."""
+    """The name of an object: its kind, its `namespace` (namespaces, tables and views have one) and its `name` (all
+    kinds except catalog and namespace have one). The catalog itself has neither."""
 
     kind: Kind
     namespace: str = ""
@@ -169,10 +172,11 @@ def subscription_name(name: str) -> ObjectName:
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """How names become keys in one catalog: limits in bytes from its definition, and its dialect.
+    """How names become keys in one catalog: limits in bytes from the catalog's definition, and its dialect.
 
-    `version_digits` 32 counts padding in bytes, 64 in UTF-16 units as the Java SDK does (FORMAT.md, "Dialects").
-    `takes_unseen`: what is created was recorded by a release that let through names with what nobody sees.
+    With `version_digits` 32 padding is counted in bytes, with 64 in UTF-16 units as the Java SDK does (FORMAT.md,
+    "Dialects"). `takes_unseen` accepts names with invisible characters, for operations recorded by an earlier release
+    that allowed them.
     """
 
     version_digits: int = 32
@@ -182,7 +186,7 @@ class Keys(msgspec.Struct, frozen=True):
     takes_unseen: bool = False
 
     def size_max(self, kind: Kind) -> int:
-        """The longest last name of a kind, in bytes."""
+        """Return the size limit of the last name of a kind, in bytes."""
         if kind is Kind.NAMESPACE:
             return self.namespace_size_max
         if kind is Kind.TABLE:
@@ -192,7 +196,7 @@ class Keys(msgspec.Struct, frozen=True):
         return EXTENSION_NAME_SIZE_BYTES
 
     def longest_key_size(self) -> int:
-        """Bytes of the longest key that this catalog can hold."""
+        """Return the size of the longest key that this catalog can hold, in bytes."""
         last = max(self.table_size_max, self.view_size_max)
         return 4 + max(self.namespace_size_max + last, EXTENSION_NAME_SIZE_BYTES)
 
@@ -203,7 +207,7 @@ class Keys(msgspec.Struct, frozen=True):
         return name + " " * (size - length)
 
     def key(self, name: ObjectName) -> Key:
-        """The padded key of an object. The name must have passed `check_name` or come from a key."""
+        """Return the padded key of an object. The name must have passed `check_name` or come from a key."""
         kind = name.kind
         if kind is Kind.CATALOG:
             raise AssertionError("the catalog has no key")
@@ -221,19 +225,19 @@ class Keys(msgspec.Struct, frozen=True):
         return Key(TYPE_IDS[kind] + self.pad(name.name, EXTENSION_NAME_SIZE_BYTES))
 
     def other_padding(self) -> Keys:
-        """The same limits in the other dialect. Only names outside ASCII have other keys there."""
+        """Return the same limits in the other dialect, where only names outside ASCII have other keys."""
         return msgspec.structs.replace(self, version_digits=96 - self.version_digits)
 
     def bounds(self, kind: Kind, namespace: str = "", prefix: str = "", after: str = "") -> tuple[Key, Key]:
-        """The half-open key range [low, high) of a kind, below one namespace for tables and views,
-        of names that begin with `prefix` and lie above `after`."""
+        """Return the half-open key range [low, high) of names of a kind that begin with `prefix` and are above `after`.
+        For tables and views the range may be limited to one namespace."""
         start = TYPE_IDS[kind]
         if kind in (Kind.TABLE, Kind.VIEW) and namespace:
             start += self.pad(namespace, self.namespace_size_max)
         low = start + prefix
         high = Key(after_prefix(low))
         if after:
-            # Under either padding: the name that was last must not come again.
+            # Skip the last name under both paddings, so that it is not listed again.
             size = self.size_max(kind)
             last = start + max(self.pad(after, size), self.other_padding().pad(after, size))
             low = max(low, last + "\0")
@@ -242,29 +246,33 @@ class Keys(msgspec.Struct, frozen=True):
     def ranges(
         self, kind: Kind, namespace: str = "", prefix: str = "", after: str = ""
     ) -> tuple[tuple[Key, Key], ...]:
-        """As `bounds`, one range for each padding that the namespace may have: two for a table's or view's outside
-        ASCII. They do not overlap, and each is in order of names; but the keys of a longer namespace's objects
-        may lie between, so `parse` must say which are this one's."""
+        """Return the ranges of `bounds`, one for each padding that the namespace may have: two for tables or views in a
+        namespace outside ASCII.
+
+        The ranges do not overlap, and each is in order of names. Keys of objects in a longer namespace may lie in a
+        range, so the caller uses `parse` to find the keys of this namespace.
+        """
         if kind not in (Kind.TABLE, Kind.VIEW) or namespace.isascii():
             return (self.bounds(kind, namespace, prefix, after),)
         found = []
         for keys in (self, self.other_padding()):
             low, high = keys.bounds(kind, namespace, prefix, after)
             if keys.version_digits == 32:
-                # Fewer spaces than in UTF-16 units, so this range holds the other; and no name begins with one.
+                # This padding has fewer spaces than the UTF-16 padding, so this range would hold the other range. No
+                # name begins with a space, so the range may begin above it.
                 low = max(low, Key(TYPE_IDS[kind] + keys.pad(namespace, self.namespace_size_max) + "!"))
             found.append((low, high))
         return tuple(found)
 
     def parse(self, key: str) -> ObjectName:
-        """The object that a stored key names. Accepts both paddings (FORMAT.md, "Dialects").
+        """Return the object that a stored key names. Accepts both paddings (FORMAT.md, "Dialects").
 
-        Raises Corrupt when the type id is unknown or the length fits neither padding.
+        Raises Corrupt for an unknown type id, and for a length that fits neither padding.
         """
         kind = _KINDS_BY_TYPE_ID.get(key[:4])
         if kind is None:
             raise Corrupt(f"key {key!r} begins with no known type id", kind="corrupt_tree")
-        if kind is Kind.TABLE or kind is Kind.VIEW:  # nearly all: without the general way
+        if kind is Kind.TABLE or kind is Kind.VIEW:  # a fast path for nearly all keys
             middle = 4 + self.namespace_size_max
             last = self.table_size_max if kind is Kind.TABLE else self.view_size_max
             if len(key) == middle + last and key.isascii():
@@ -284,16 +292,16 @@ class Keys(msgspec.Struct, frozen=True):
                 if len(parts) == 2:
                     return ObjectName(kind, parts[0], parts[1])
                 return ObjectName(kind, "", parts[0])
-        raise Corrupt(f"key {key!r} has not the length of a {kind.label} key", kind="corrupt_tree")
+        raise Corrupt(f"key {key!r} does not have the length of a {kind.label} key", kind="corrupt_tree")
 
 
 def utf16_length(text: str) -> int:
-    """Length in UTF-16 units: how the Java SDK counts."""
+    """Return the length in UTF-16 units, as the Java SDK counts."""
     return len(text) + sum(1 for character in text if ord(character) > 0xFFFF)
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether it holds half a character: Python's text can, UTF-8 cannot."""
+    """Whether `text` holds half of a surrogate pair, which Python's text can hold and UTF-8 cannot."""
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
@@ -307,7 +315,8 @@ def _utf16_units(character: str) -> int:
 
 
 def _split(text: str, sizes: list[int], units: object) -> list[str] | None:
-    """Cut `text` into padded parts of exactly `sizes` units, padding removed; None when it does not fit."""
+    """Cut `text` into parts of exactly `sizes` units and strip their padding. Return None when the lengths do not
+    fit."""
     count = _byte_units if units is _byte_units else _utf16_units
     if text.isascii():
         if len(text) != sum(sizes):
@@ -330,7 +339,7 @@ def _split(text: str, sizes: list[int], units: object) -> list[str] | None:
 
 
 def after_prefix(prefix: str) -> str:
-    """The smallest text above every text that begins with `prefix` (non-empty)."""
+    """Return the smallest text above every text that begins with `prefix`, which is not empty."""
     for index in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[index])
         if code < 0x10FFFF:
@@ -344,13 +353,13 @@ def after_prefix(prefix: str) -> str:
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _FORBIDDEN_NEW = frozenset("*?%/\\")
 NAMES_CHECKED_MAX = 8192
-"""Verdicts that are remembered: one transaction asks for the same few names again and again."""
+"""Size of the cache of checked names. One transaction checks the same few names many times."""
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _JOINERS = "\u200c\u200d"
 _SELECTORS = "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
-# Fixed here, and so the same whatever tables of Unicode an interpreter has: a code point that is assigned one day is
-# not refused by some of a catalog's writers and taken by others. Unicode keeps the sets: what is ignored when it is
-# shown lies in these ranges for good (Default_Ignorable_Code_Point), and 66 code points are no characters.
+# The sets are fixed here, so that they do not depend on the interpreter's Unicode tables: all writers of a catalog
+# treat a code point alike, even one that Unicode assigns later. Unicode keeps both sets stable: characters ignored in
+# display are always in these ranges (Default_Ignorable_Code_Point), and 66 code points are never characters.
 _UNSEEN = re.compile(
     f"[\\x80-\\x9f\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b{_JOINERS}\u2028\u2029\u2060-\u206f\u2800\u3164"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ufdd0-\ufdef"
@@ -361,9 +370,12 @@ _SELECTOR = re.compile(f"[{_SELECTORS}]")
 
 
 def unseen_places(name: str) -> Iterator[int]:
-    """Where characters of `name` stand that nobody sees: controls, separators of lines, what is shown
-    as nothing or as a gap, and what is no character. Seen are U+200C and U+200D between two letters, whose shapes they
-    change; and a variation selector behind what may have variants: a character outside ASCII, a digit, `#`."""
+    """Yield the positions of invisible characters in `name`: controls, line separators, characters shown as nothing or
+    as a gap, and code points that are not characters.
+
+    U+200C and U+200D between two letters are visible, because they change the letters' shapes. A variation selector is
+    visible after a character that may have variants: a character outside ASCII, a digit, or `#`.
+    """
     for found in _UNSEEN.finditer(name):
         place = found.start()
         before, after = name[place - 1 : place], name[place + 1 : place + 2]
@@ -380,8 +392,8 @@ def unseen_places(name: str) -> Iterator[int]:
 
 
 def _is_letter(character: str) -> bool:
-    """Whether it is a letter, or a mark that stands with one, by a version of Unicode that every interpreter has. What
-    that does not know counts as one."""
+    """Whether `character` is a letter or a combining mark, by a version of Unicode that every interpreter has. A
+    character unknown to that version counts as a letter."""
     if not character or _UNSEEN.match(character) is not None:
         return False
     category = unicodedata.ucd_3_2_0.category(character)
@@ -391,17 +403,18 @@ def _is_letter(character: str) -> bool:
 def check_name(
     name: str, size_max: int, what: str, *, creating: bool = False, takes_unseen: bool = False
 ) -> str:
-    """`name`, when it may name a `what` ("table"); InvalidInput naming the character and its position else.
+    """Return `name` when it may name a `what` ("table"). Raise InvalidInput, which names the wrong character and its
+    position.
 
-    `creating` applies the further rules for new names; objects that have older names stay usable. `takes_unseen`: as
-    in `Keys`.
+    `creating` applies the additional rules for new names; objects with older names stay usable. `takes_unseen` means
+    the same as in `Keys`.
     """
 
     def refuse(reason: str) -> InvalidInput:
         return InvalidInput(
             f"{what} name {name[:120]!r} {reason}",
             kind="bad_name",
-            hint=f"a name is 1 to {size_max} bytes of UTF-8 in normal form C, without spaces, control characters"
+            hint=f"use a name of 1 to {size_max} bytes of UTF-8 in normal form C, without spaces, control characters"
             " and * ? % / \\",
         )
 
@@ -426,7 +439,7 @@ def check_name(
         if character in _BIDI_CONTROLS:
             raise refuse(f"holds the bidirectional control U+{ord(character):04X} at position {position}")
     for unseen in () if takes_unseen else unseen_places(name):
-        raise refuse(f"holds U+{ord(name[unseen]):04X}, which nobody sees there, at position {unseen}")
+        raise refuse(f"holds the invisible character U+{ord(name[unseen]):04X} at position {unseen}")
     if name in (".", ".."):
         raise refuse("is a dot segment")
     normal = unicodedata.normalize("NFC", name)
@@ -440,7 +453,7 @@ def check_name(
 
 @functools.lru_cache(NAMES_CHECKED_MAX)
 def _is_plain(name: str, size_max: int, creating: bool) -> bool:
-    """Whether it is a name of printable ASCII that every rule lets through: what nearly all are, found out quickly."""
+    """Whether `name` is printable ASCII that every rule accepts: a fast check that nearly all names pass."""
     return (
         0 < len(name) <= size_max
         and name.isascii()
@@ -451,9 +464,9 @@ def _is_plain(name: str, size_max: int, creating: bool) -> bool:
 
 
 def check_object_name(name: ObjectName, keys: Keys, *, creating: bool = False) -> ObjectName:
-    """`name`, when its parts may name such an object; InvalidInput else.
+    """Return `name` when its parts may name an object of its kind, else raise InvalidInput.
 
-    Where the Java SDK may have written, a name of any characters is taken unless `creating`.
+    In a catalog of the Java SDK's dialect any characters are accepted, unless `creating`.
     """
     kind = name.kind
     if kind is Kind.NAMESPACE:
@@ -466,10 +479,10 @@ def check_object_name(name: ObjectName, keys: Keys, *, creating: bool = False) -
 
 
 def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = False) -> str:
-    """`name`, when an object of `kind` may have it as its last name; InvalidInput else.
+    """Return `name` when an object of `kind` may have it as its last name, else raise InvalidInput.
 
-    The Java SDK takes any characters, and counts UTF-16 units. So in a catalog of its dialect every name that
-    is a key's may be asked for; only new objects follow the rules.
+    The Java SDK accepts any characters, and counts UTF-16 units. So in a catalog of its dialect a caller may ask for
+    every name that can be in a key; only new objects follow the rules.
     """
     size_max = keys.size_max(kind)
     if isinstance(name, str) and _is_plain(name, size_max, creating):
@@ -486,17 +499,17 @@ VERSION_MAX_EXCLUSIVE = 1 << 32
 
 
 def version_file(version: int, digits: int) -> str:
-    """`vn/` and the binary digits of the version, least significant first, zero padded to the width."""
+    """Return `vn/` and the binary digits of the version, least significant first, padded with zeros to `digits`."""
     if not 0 <= version < VERSION_MAX_EXCLUSIVE:
         raise InvalidInput(f"version {version} is outside 0 to 2^32 - 1", kind="bad_version")
     return "vn/" + format(version, "b")[::-1].ljust(digits, "0")
 
 
 def parse_version_file(path: str) -> tuple[int, int]:
-    """(version, digits) of a version file's path. Raises Corrupt for any other path."""
+    """Return (version, digits) of a version file's path. Raises Corrupt for any other path."""
     match = _VERSION_FILE.fullmatch(path)
     if match is None:
-        raise Corrupt(f"{path[:200]!r} is no version file", path=path[:200])
+        raise Corrupt(f"{path[:200]!r} is not the path of a version file", path=path[:200])
     digits = match.group(1)
     return int(digits[::-1], 2), len(digits)
 
@@ -520,26 +533,29 @@ def is_uuid(text: str) -> bool:
 
 
 def _refuse(path: str, what: str) -> Corrupt:
-    return Corrupt(f"{path[:200]!r} is no path of {what}", kind="corrupt_tree", path=path[:200])
+    return Corrupt(f"{path[:200]!r} is not the path of {what}", kind="corrupt_tree", path=path[:200])
 
 
 def check_node_pointer(path: str) -> NodePath:
-    """A pointer to a child node, as read from a node file; Corrupt before any I/O when it is none."""
+    """Check a pointer to a child node, as read from a node file. Raises Corrupt before any I/O."""
     if _NODE.fullmatch(path) is None:
         raise _refuse(path, "a node")
     return NodePath(path)
 
 
 def check_root_pointer(path: str) -> NodePath:
-    """A pointer to a root: a version file, or an ordinary node file (a branch's root)."""
+    """Check a pointer to a root: a version file, or an ordinary node file (a branch's root). Raises Corrupt."""
     if _VERSION_FILE.fullmatch(path) is None and _NODE.fullmatch(path) is None:
         raise _refuse(path, "a root")
     return NodePath(path)
 
 
 def check_definition_pointer(path: str, kind: Kind) -> str:
-    """A pointer to a definition of `kind`. The Java SDK puts raw names into these, slashes as folders, so
-    several segments are taken; none may be empty, `.` or `..`, none may hold a control character."""
+    """Check a pointer to a definition of `kind`. Raises Corrupt.
+
+    The Java SDK puts raw names into these paths, with slashes as folders, so several segments are accepted. No segment
+    may be empty, `.` or `..`, or hold a control character.
+    """
     match = _DEFINITION.fullmatch(path)
     if (
         match is None
@@ -558,7 +574,7 @@ def check_action_pointer(path: str) -> str:
 
 
 def check_manifest_pointer(path: str, table_id: str) -> str:
-    """A pointer to a manifest segment of one table."""
+    """Check a pointer to a manifest segment of one table. Raises Corrupt."""
     match = _MANIFEST.fullmatch(path)
     if match is None or match.group(1) != table_id:
         raise _refuse(path, f"a manifest of table {table_id}")
@@ -566,31 +582,32 @@ def check_manifest_pointer(path: str, table_id: str) -> str:
 
 
 def check_position_pointer(path: str) -> str:
-    """A pointer to the position of one epoch of a subscription."""
+    """Check a pointer to the position of one epoch of a subscription. Raises Corrupt."""
     if _POSITION.fullmatch(path) is None:
         raise _refuse(path, "a subscription's position")
     return path
 
 
 def check_lease_path(path: str) -> str:
-    """A file below `lease/` whose name is a lease's."""
+    """Check that a path below `lease/` has the name of a lease. Raises Corrupt."""
     if _LEASE.fullmatch(path) is None:
         raise _refuse(path, "a lease")
     return path
 
 
 def parse_data_path(path: str) -> tuple[str, str, str, str]:
-    """(table id, transaction id, write id, file name) of a native table's data file.
+    """Return (table id, transaction id, write id, file name) of a native table's data file. Raises Corrupt.
 
-    The name is one that Spark reads and that is no glob: it begins with a letter or digit. Raises Corrupt.
+    The file name must be one that Spark reads and must not be a glob: it begins with a letter or digit.
     """
     match = _DATA.fullmatch(path)
     if match is None:
         raise Corrupt(
-            f"{path[:200]!r} is no path of a data file that every engine reads",
+            f"{path[:200]!r} is not the path of a data file that every engine reads",
             kind="corrupt_manifest",
             path=path[:200],
-            hint="data/<table id>/<transaction id>/<write id>/<name>.parquet, name beginning with a letter or digit",
+            hint="use data/<table id>/<transaction id>/<write id>/<name>.parquet, where <name> begins with a letter or"
+            " digit",
         )
     return match.group(1), match.group(2), match.group(3), match.group(4)
 
@@ -599,14 +616,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 
 
 def _tidy(name: str) -> str:
-    if not (name.isascii() and name.isidentifier()):  # nearly all are
+    if not (name.isascii() and name.isidentifier()):  # nearly all names are
         name = _UNSAFE.sub("_", name)
     return name[:40]
 
 
 def definition_path(name: ObjectName, uuid: str) -> str:
-    """Where a new definition goes. The name part only helps a person: every character outside
-    `[A-Za-z0-9_]` becomes `_`, and it is cut at 40 characters a part."""
+    """Return the path of a new definition. The names in the path only help people: each character outside
+    `[A-Za-z0-9_]` becomes `_`, and each name is cut at 40 characters."""
     namespace = f"-{_tidy(name.namespace)}" if name.namespace else ""
     last = f"-{_tidy(name.name)}" if name.name else ""
     return f"def/{_DEFINITION_FOLDERS[name.kind]}/{uuid}{namespace}{last}.binpb"
@@ -624,7 +641,7 @@ def position_path(uuid: str) -> str:
 
 
 def run_lease_path(pipeline: str, job: str) -> str:
-    """Where whoever calls a job says so. A name holds no slash."""
+    """Return the path of the lease that the process which calls a job holds. A name holds no slash."""
     return f"run/{uuid5(UUID(int=0), f'{pipeline}/{job}')}"
 
 
@@ -648,13 +665,13 @@ def manifest_path(table_id: str, uuid: str) -> str:
 
 
 def data_folder(table_id: str, transaction_id: str, write_id: str) -> str:
-    """The folder of one write, with a closing slash."""
+    """Return the folder of one write, with a slash at its end."""
     return f"data/{table_id}/{transaction_id}/{write_id}/"
 
 
 def node_size_read_max(size_max: int) -> int:
-    """The largest node file that is read in a catalog of that limit. Other writers exceed the catalog's own limit; the
-    default is always read."""
+    """Return the size of the largest node file that is read in a catalog whose limit is `size_max`. Other software may
+    exceed the catalog's own limit, and files up to the default limit are always read."""
     return max(size_max, NODE_FILE_SIZE_BYTES_DEFAULT) + NODE_FILE_SIZE_BYTES_SLACK
 
 

@@ -1,6 +1,6 @@
-"""Large files that are read through a memory map: where they lie, or from a copy without a name.
+"""Read large files through a memory map: in place, or from a temporary copy without a name.
 
-A map outlives its file's name and the open file, so nothing has to be removed or closed later.
+A map outlives the name of its file and the open file, so nothing has to be removed or closed later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import IO
 
 
 def open_plain(local: str) -> IO[bytes]:
-    """A file of a store on this machine, to be read. OSError for a link too, and at once for a pipe or a socket."""
+    """Open a file of a store on this machine for reading. Raises OSError also for a symbolic link, and immediately for
+    a pipe or a socket."""
     return open(local, "rb", opener=_no_links)
 
 
@@ -24,7 +25,8 @@ def _no_links(local: str, flags: int) -> int:
 
 @contextmanager
 def nameless_copy(data: bytes, cache_dir: str) -> Iterator[IO[bytes]]:
-    """A file of `data` in `cache_dir` (empty: the system's folder for temporary files). OSError when it cannot be."""
+    """Write `data` to a temporary file without a name in `cache_dir`. An empty `cache_dir` means the system's folder
+    for temporary files. Raises OSError when the file cannot be written."""
     with tempfile.TemporaryFile(dir=cache_dir or None) as file:
         file.write(data)
         file.flush()
@@ -32,5 +34,5 @@ def nameless_copy(data: bytes, cache_dir: str) -> Iterator[IO[bytes]]:
 
 
 def mapped(file: IO[bytes]) -> mmap.mmap:
-    """All of a file that is not empty, to be read."""
+    """Map the whole of a file for reading. The file must not be empty."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,7 +1,7 @@
-"""URLs as they may be shown: in errors, hints, logs, settings, and whatever else people see.
+"""Hide secrets in URLs before people see them, in errors, hints, logs and settings.
 
-A URL that is refused may hold what must not be known: a user's password, a token among its options, a fragment. The one
-who typed it finds it again by its scheme, host and path. Pure text handling: nothing is looked up, nothing is refused.
+A refused URL may hold a secret: a user's password, a token among its options, a fragment. The user still recognises
+the URL by its scheme, host and path. This module handles only text; it does no look-ups and refuses nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HIDDEN = "…"
 SECRET_NAMES = re.compile(
     r"secret|token|password|passwd|credential|signature|access.?key|(^|_)(key|sas|sig|pwd)$", re.I
 )
-"""Of options of a URL that would put a secret into it."""
+"""Matches names of URL options that would put a secret into the URL."""
 
 _URL_IN_TEXT = (
     r"[A-Za-z][A-Za-z0-9+.-]{0,63}:/+[^\s'\"<>]*[^\s'\"<>().,;:!]"
@@ -23,7 +23,7 @@ _URLS = re.compile(_URL_IN_TEXT)
 _IN_TEXT = re.compile(
     _URL_IN_TEXT + r"|[^\s'\"():]{1,256}+:[^\s'\"()@]{0,4096}+@[^\s'\"<>]*[^\s'\"<>().,;:!]"
 )
-"""Bounded and possessive, so that a hostile text takes no more than its length times these."""
+"""Bounded and possessive, so that the time for a hostile text is at most its length times these bounds."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)(.*)", re.DOTALL)
 _SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 _PLACE = re.compile(r"([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
@@ -33,39 +33,41 @@ _PATH_WITH_OPTIONS = re.compile(r"([^?]*)\?([A-Za-z0-9_.-]{1,40}=.*)", re.DOTALL
 
 
 def shown(url: object) -> str:
-    """`url` without what may be secret in it: user and password, values of options, fragment. Any text is taken, also
-    what is no URL; of another value its type is told."""
+    """Return `url` without its possible secrets: user and password, values of options, fragment. Any text is accepted,
+    even one that is not a URL. For a value that is not a text, return its type."""
     return _without_secrets(url) if isinstance(url, str) else f"<{type(url).__name__}>"
 
 
 def shown_host(netloc: str) -> str:
-    """As `shown`, of what stands between `//` and the path."""
+    """Hide secrets in the part of a URL between `//` and the path; see `shown`."""
     return shown(f"s3://{netloc}").removeprefix("s3://")
 
 
 def has_scheme(text: str) -> bool:
-    """Whether it begins as a URL does, with a scheme and `://`."""
+    """Whether `text` begins like a URL, with a scheme and `://`."""
     return _SCHEME.match(text) is not None
 
 
 def has_bare_option(query: str) -> bool:
-    """Whether the query of a URL holds something without `=`: no option, so it may be a secret, and is not named."""
+    """Whether the query of a URL holds an item without `=`. Such an item is not an option, may be a secret, and must
+    not be repeated."""
     return any("=" not in item for item in query.split("&") if item)
 
 
 def hidden_in(text: str) -> str:
-    """A text of somebody else, an error of a library, with every URL in it as it is `shown`."""
+    """Hide secrets in every URL of a foreign text, such as an error of a library; see `shown`."""
     return _IN_TEXT.sub(_shown_match, text)
 
 
 def urls_hidden_in(text: str) -> str:
-    """As `hidden_in`, of URLs with a scheme, and of options, alone: `user:word@host` may name a principal."""
+    """Hide secrets only in URLs with a scheme and in options, because `user:word@host` may be a principal; see
+    `hidden_in`."""
     return _URLS.sub(_shown_match, text) if ":/" in text or "?" in text else text
 
 
 def typed(text: object) -> str:
-    """What somebody typed in the place of a name, version, number or word, to be quoted in an error: a URL as it is
-    `shown`, anything else as it is."""
+    """Prepare for quoting in an error what a user gave as a name, version, number or word. Secrets of a URL are hidden
+    (see `shown`); any other text stays unchanged."""
     if not isinstance(text, str):
         return hidden_in(repr(text))
     scheme, colon, _ = text.strip().lower().partition(":")
@@ -87,12 +89,12 @@ def _without_secrets(text: str) -> str:
         return f"{HIDDEN}@{_place_shown(text.rpartition('@')[2])}"
     scheme, slashes, rest = found[1], found[2], found[3]
     if len(scheme) == 1 or (not slashes and scheme.lower() not in _SCHEMES):
-        # A path with a colon, a drive, or a user and password without a scheme.
+        # This is a path with a colon, a drive, or a user and password without a scheme.
         head, at, tail = text.rpartition("@")
         return f"{HIDDEN}{at}{_place_shown(tail)}" if head else f"{scheme}:{HIDDEN}"
     is_path = scheme.lower() in _PATHS and len(slashes) > 2
     user = ""
-    # A password may hold what ends a host: ? # /
+    # A password may hold characters that end a host: ? # /
     head, at, tail = rest.rpartition("@")
     if at and not is_path and (":" in head or not re.search("[/?#]", head)):
         user, rest = f"{HIDDEN}@", tail
@@ -104,7 +106,7 @@ _SCHEMES = (*_PATHS, "s3", "gs", "az", "grpc", "grpcs", "http", "https")
 
 
 def _place_shown(text: str, *, is_path: bool = False) -> str:
-    """Host, path and names of options."""
+    """Return host, path and names of options."""
     found = _PLACE.fullmatch(text)
     assert found is not None
     place, query, fragment = found[1], found[2] or "", found[3] or ""

@@ -116,7 +116,7 @@ def test_armed_by_the_environment(tmp_path: Path) -> None:
     assert run("local.fsync=kill@2; local.link = sleep:1").returncode == -9
     wrong = run("local.lunk=kill")
     assert wrong.returncode == 1
-    assert "'local.lunk' is no failpoint" in wrong.stderr
+    assert "'local.lunk' is not a failpoint" in wrong.stderr
     assert all(name in wrong.stderr for name in POINTS)
     assert "sleep:MILLISECONDS" in run("local.link=explode").stderr
 

@@ -66,7 +66,7 @@ async def test_sleep_and_count() -> None:
     [
         ("commit.stagd=kill", "commit.stagd"),
         ("commit.staged=die", "kill, raise"),
-        ("commit.staged", "no action"),
+        ("commit.staged", "is not an action"),
         ("commit.staged=sleep", "sleep:MILLISECONDS"),
         ("commit.staged=kill@0", "n-th hit"),
     ],
