@@ -18,7 +18,7 @@ from alpheus_journal.log.times import duration_text, time_text
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Timestamp
 from alpheus_journal.model.definition_messages import encode_definition
-from alpheus_journal.model.definitions import VersionRange, ranges_of, united
+from alpheus_journal.model.definitions import VersionRange, merge_ranges, ranges_of
 from alpheus_journal.model.operations import LostVersion, Repair
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.evidence import Unlinked
@@ -314,7 +314,7 @@ def plan(found: Survey, asked: Asked) -> Plan:
             head_version=found.head,
             lost=tuple(lost) if accepts else (),
             times_up_to_millis=found.created_at_millis if counts_anew else 0,
-            given_up=united(given_up),
+            given_up=merge_ranges(given_up),
         )
     return msgspec.structs.replace(made, steps=tuple(_steps(found, repair)), repair=repair)
 

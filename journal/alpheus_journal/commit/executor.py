@@ -28,7 +28,11 @@ from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, aside
 from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.definitions import Segment
-from alpheus_journal.model.operation_messages import digested, digested_message, encode_operation
+from alpheus_journal.model.operation_messages import (
+    encode_operation,
+    operation_bytes,
+    operation_bytes_of_message,
+)
 from alpheus_journal.model.operations import (
     ChangeRows,
     Operation,
@@ -193,10 +197,10 @@ class Executor:
             # The digest comes after the execution, which has checked that the texts can be encoded.
             if executed.action.operation is operation and not _adds_columns(operation):
                 message = encode_operation(operation)
-                digest.update(digested_message(message))
+                digest.update(operation_bytes_of_message(message))
                 done.encoded.append(message)
             else:  # the digest covers the request, without assigned ids
-                digest.update(digested(operation))
+                digest.update(operation_bytes(operation))
                 done.encoded.append(None)
             done.executed.append(executed)
             done.uploads.update(executed.uploads)

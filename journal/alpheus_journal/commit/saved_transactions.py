@@ -19,7 +19,7 @@ from alpheus_journal.clock import Clock, Identities, uuid7_millis
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.execute.execute import check_transaction
 from alpheus_journal.log.times import time_text
-from alpheus_journal.model.action_rows import asked_header, decode_read, is_read, read_message, writer_of
+from alpheus_journal.model.action_rows import decode_read, is_read, read_message, requested_header, writer_of
 from alpheus_journal.model.answers import Outcome, SavedTransaction
 from alpheus_journal.model.operation_messages import decode_operation, encode_operation, operations_digest
 from alpheus_journal.model.operations import Operation, Transaction
@@ -43,7 +43,7 @@ def encode_saved(saved: SavedTransaction, beginning_root: str, running_root: str
     transaction = saved.transaction
     isolation = objects_pb2.SERIALIZABLE if transaction.serializable else objects_pb2.SNAPSHOT
     content = pb.SavedTransaction(
-        header=asked_header(
+        header=requested_header(
             transaction, operations_digest(transaction.operations), len(transaction.operations)
         ),
         operations=[encode_operation(operation) for operation in transaction.operations],

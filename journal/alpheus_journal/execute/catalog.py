@@ -12,7 +12,7 @@ from alpheus_journal.model.definitions import (
     CatalogDef,
     NamespaceDef,
     TimeMark,
-    united,
+    merge_ranges,
 )
 from alpheus_journal.model.operation_messages import action_type
 from alpheus_journal.model.operations import (
@@ -52,7 +52,7 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
         reach = max([operation.times_up_to_millis, *(mark.up_to_millis for mark in marks)])
         marks = (*marks, TimeMark(version=context.version, up_to_millis=reach))
     if operation.given_up:
-        given_up = united([*given_up, *operation.given_up])
+        given_up = merge_ranges([*given_up, *operation.given_up])
         if (
             len(given_up) > GIVEN_UP_MAX
             or given_up[0].first < 1

@@ -2,13 +2,13 @@
 
     definitions           what an object is: catalog, namespace, table, view, pipeline, subscription
     operations            what a client asks for, and what the log records
-    answers               what every way to a catalog answers with; tokens and version references
+    answers               the answers of every way to a catalog; tokens and version references
     event_filter          which changes a follower wants
     type_names            the names of column types that people type
     definition_messages   definitions to protobuf and back
-    operation_messages    operations to protobuf and back; `CODECS` has one row an operation
+    operation_messages    operations to protobuf and back; `CODECS` has one row for each operation
     action_rows           transactions and actions as rows of a root
 
-Values are frozen and know no storage. Only the last three modules (and the room `wire`) touch protobuf. Decoding
-checks everything that later code relies on; encoding is deterministic, so equal values give equal bytes.
+Values are frozen and independent of storage. Only the last three modules (and the room `wire`) touch protobuf.
+Decoding checks everything that later code relies on. Encoding is deterministic, so equal values give equal bytes.
 """

@@ -1,5 +1,6 @@
 """The messages of actions and transactions, and the action rows of a root (FORMAT.md, "Actions and transactions").
-One of the few places where protobuf and values meet.
+
+This is one of the few modules that convert between protobuf and values.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ def _put_object(name: ObjectName, message: Any) -> None:
 
 
 def header_message(transaction: RecordedTransaction) -> pb.TransactionHeader:
-    header = asked_header(transaction, transaction.operations_digest, len(transaction.actions))
+    header = requested_header(transaction, transaction.operations_digest, len(transaction.actions))
     header.branch = transaction.branch
     header.committed_at_millis = transaction.committed_at_millis
     return header
 
 
-def asked_header(
+def requested_header(
     transaction: Transaction | RecordedTransaction, digest: bytes, operation_count: int
 ) -> pb.TransactionHeader:
-    """What of a header is known before the commit."""
+    """Build the part of a header that is known before the commit."""
     return pb.TransactionHeader(
         id=transaction.id,
         operations_digest=digest,
@@ -74,7 +75,7 @@ def asked_header(
 
 
 def writer_of(name: str, sequence: int) -> Writer | None:
-    """The idempotent writer of a message; an empty name stands for none."""
+    """Return the idempotent writer of a message, or None for an empty name."""
     return Writer(name=name, sequence=sequence) if name else None
 
 
@@ -84,7 +85,7 @@ def read_message(read: Read) -> pb.ActionDef:
 
 
 def decode_read(message: pb.ActionDef, path: str) -> Read:
-    """Raises Corrupt (`corrupt_action`)."""
+    """Decode a read action. Raises Corrupt (`corrupt_action`)."""
     try:
         if not message.HasField("object_def"):
             raise ValueError("it names no object")
@@ -105,7 +106,7 @@ def is_read(message: pb.ActionDef) -> bool:
 
 
 def action_message(action: Action, encoded: pb.Operation | None = None) -> pb.ActionDef:
-    """`encoded`: the message of its operation, where it is known."""
+    """Build the message of an action. `encoded` is the message of its operation, when the caller has it."""
     detail = pb.ActionDetail(path_before=action.path_before, path_after=action.path_after)
     if action.operation is not None:
         detail.operation.CopyFrom(encoded if encoded is not None else encode_operation(action.operation))
@@ -122,7 +123,7 @@ def action_message(action: Action, encoded: pb.Operation | None = None) -> pb.Ac
 
 
 def _action_def(name: ObjectName, type_name: str, detail: bytes) -> pb.ActionDef:
-    # The field is called `def`, which is no Python argument name.
+    # The field is called `def`, which cannot be a Python argument.
     fields: Any = {"def": detail}
     message = pb.ActionDef(type=type_name, **fields)
     _put_object(name, message.object_def)
@@ -132,8 +133,8 @@ def _action_def(name: ObjectName, type_name: str, detail: bytes) -> pb.ActionDef
 def encode_transaction(
     transaction: RecordedTransaction, keys: fmt.Keys, encoded: Sequence[pb.Operation | None] = ()
 ) -> Iterator[ActionRow]:
-    """The action rows of one transaction: its header, then its actions, in order. `encoded`: the messages of their
-    operations, where they are known."""
+    """Yield the action rows of one transaction: first its header, then its actions in order. `encoded` holds the
+    messages of their operations, where the caller has them."""
     header = _action_def(
         fmt.CATALOG, "TRANSACTION", header_message(transaction).SerializeToString(deterministic=True)
     )
@@ -148,19 +149,19 @@ def encode_transaction(
 
 
 def external_row(path: str, action: bytes) -> bytes:
-    """The row that stands for an action in a file of its own."""
+    """Build the row for an action that is stored in a separate file."""
     return pb.ActionDef(
         external_path=path, external_sha256=hashlib.sha256(action).digest()
     ).SerializeToString(deterministic=True)
 
 
 def row_value(action: bytes) -> str:
-    """The text of an action row's value column."""
+    """Return the text for the value column of an action row."""
     return b64encode(action).decode()
 
 
 class ParsedRow(msgspec.Struct, frozen=True):
-    """An action row's message; `external_path` set: the action lies in that file, with that SHA-256."""
+    """The message of an action row. When `external_path` is set, that file holds the action, with that SHA-256."""
 
     message: pb.ActionDef
     external_path: str
@@ -186,7 +187,7 @@ def parse_action(data: bytes, path: str) -> ParsedRow:
 
 
 def decode_action(message: pb.ActionDef, path: str) -> Action:
-    """The action of a message that is not a header. Raises Corrupt (`corrupt_action`)."""
+    """Decode the action of a message that is not a header. Raises Corrupt (`corrupt_action`)."""
     try:
         detail = pb.ActionDetail.FromString(getattr(message, "def"))
         operation = decode_operation(detail.operation) if detail.HasField("operation") else None
@@ -211,14 +212,14 @@ def decode_action(message: pb.ActionDef, path: str) -> Action:
 
 def _decode_effect(message: pb.Effect) -> Effect:
     if not message.HasField("object"):
-        raise ValueError("an effect on nothing")
+        raise ValueError("an effect names no object")
     return Effect(
         name=decode_object(message.object), path_before=message.path_before, path_after=message.path_after
     )
 
 
 def decode_object(message: pb.ObjectDef) -> ObjectName:
-    """Raises ValueError for a kind that this revision does not know."""
+    """Decode the name of an object. Raises ValueError for a kind that this revision does not know."""
     return ObjectName(Kind(message.type), message.namespace_name, message.namespace_object_name)
 
 
@@ -244,10 +245,10 @@ def decode_header(
 
 
 def decode_transactions(messages: Sequence[pb.ActionDef], path: str) -> tuple[RecordedTransaction, ...]:
-    """Group a root's actions (externals already fetched) into transactions by their headers.
+    """Group a root's actions (external ones already fetched) into transactions by their headers.
 
-    Actions before the first header belong to another writer and are left out: the structural diff covers
-    them. Raises Corrupt when a header's count of actions is not what follows it.
+    Actions before the first header were written by other software and are skipped, because the structural diff covers
+    them. Raises Corrupt when a header announces another number of actions than follow.
     """
     transactions: list[RecordedTransaction] = []
     header: pb.TransactionHeader | None = None
@@ -275,7 +276,7 @@ def decode_transactions(messages: Sequence[pb.ActionDef], path: str) -> tuple[Re
                 raise Corrupt(f"header in {path}: {error}", kind="corrupt_action", path=path) from None
             if not fmt.is_uuid(header.id):
                 raise Corrupt(
-                    f"header in {path}: transaction id {header.id[:80]!r} is no uuid",
+                    f"header in {path}: the transaction id {header.id[:80]!r} is not a UUID",
                     kind="corrupt_action",
                     path=path,
                 )

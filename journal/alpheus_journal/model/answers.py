@@ -1,6 +1,7 @@
-"""The plain values that every way to a catalog answers with: `Journal`, and the client's connection to a daemon.
+"""The plain values in the answers of every way to a catalog: `Journal`, and the client's connection to a daemon.
 
-Clients dress them up. Tokens, which name a version across processes, are made and read here.
+Clients convert these values to their own classes. This module also makes and parses tokens, which name a version across
+processes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from alpheus_journal.urls import typed
 
 
 class Timestamp(msgspec.Struct, frozen=True):
-    """A version by time: the last one created at or before `millis` (epoch milliseconds)."""
+    """A version by time: the last version created at or before `millis` (epoch milliseconds)."""
 
     millis: int
 
@@ -29,11 +30,11 @@ class Back(msgspec.Struct, frozen=True):
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """The head, as the reader takes it.
+    """The head, with the reader's demands.
 
-    `staleness_millis`: a probe that began at most so long ago is good enough; None: it begins after the call.
-    `session_token`: of the newest version that the reader has seen; what it gets is never older, wherever it reads,
-    and of the same history. Empty: it has seen none.
+    `staleness_millis` is the highest accepted age of the probe that found the head; None demands a probe that begins
+    after the call. `session_token` names the newest version that the reader has seen (empty for none): the answer is
+    never older, from whichever process the reader reads, and is of the same history.
     """
 
     staleness_millis: int | None = None
@@ -43,8 +44,8 @@ class Latest(msgspec.Struct, frozen=True):
 LATEST = Latest()
 
 At = int | Timestamp | Back | Latest | None
-"""Which version: a number, a time, a count from the head, or the head;
-None means `LATEST` (found by a probe that starts after the call)."""
+"""A version reference: a number, a time, a count from the head, or the head. None means `LATEST` (found by a probe that
+starts after the call)."""
 
 
 class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +58,10 @@ class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
     token: str  # of the head
     software_version: str
     unverified_since_millis: int = 0
-    """Since when who answers serves what a checkpoint told, before it was compared with the tree; 0: it does not."""
+    """The time since which the answering process serves the content of a checkpoint that it has not compared with the
+    tree yet; 0 when it does not."""
     head_ahead_millis: int = 0
-    """By so much the head's time is in the future of the clock of who answers; 0: it is not, or within 60 s."""
+    """How far the head's time is ahead of the answering process's clock; 0 when it is not ahead, or less than 60 s."""
 
 
 class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +71,7 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Why a definition cannot be had: its file is not there, or too large, or its path is none."""
+    """Why a definition cannot be read: its file is missing or too large, or its path is not a definition's path."""
 
     kind: str
     message: str
@@ -77,10 +79,10 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class StoredObject(msgspec.Struct, frozen=True):
-    """A live object: where its definition lies, and its bytes as stored.
+    """A live object: the path of its definition, and the stored bytes.
 
-    With `damage` there are no bytes. Inside the journal such an object stands where it is, so that it can be listed
-    and dropped; whoever looks into it raises `error`, and `Access.load` gives none.
+    A damaged object has `damage` and no bytes. Inside the journal it keeps its place, so that it can be listed and
+    dropped. Code that needs the definition raises `error`, and `Access.load` returns no damaged object.
     """
 
     path: str
@@ -88,15 +90,15 @@ class StoredObject(msgspec.Struct, frozen=True):
     damage: Damage | None = None
 
     def error(self) -> Corrupt | None:
-        """A fresh error for the damage."""
+        """Build an error for the damage; None when the object is not damaged."""
         if self.damage is None:
             return None
         return Corrupt(self.damage.message, kind=self.damage.kind, hint=self.damage.hint, path=self.path)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers in the order of the names asked for; None: no such object at `version`. `token`: of the version, where
-    the head was asked for."""
+    """The objects in the order of the requested names; None where no such object exists at `version`. `token` names the
+    version, when the caller asked for the head."""
 
     version: int
     objects: tuple[StoredObject | None, ...]
@@ -104,7 +106,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Names in key order. `more`: ask again at `version` with `after` the last name. `token`: as of `Loaded`."""
+    """Names in key order. When `more` is true, ask again at `version` with `after` the last name. `token` is the same
+    as in `Loaded`."""
 
     version: int
     names: tuple[str, ...]
@@ -120,7 +123,7 @@ class LiveObject(msgspec.Struct, frozen=True):
 
 
 class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the live objects of one version; `token` is where events go on after it."""
+    """Some of the live objects of one version. Events resume after the version at `token`."""
 
     version: int
     created_at_millis: int
@@ -129,8 +132,8 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that is in the log. `duplicate`: it had been before this call. `rows_added`, `rows_removed`: what
-    came and went (FORMAT.md, "What operations do")."""
+    """A transaction in the log. `duplicate` means that it was in the log before this call. `rows_added` and
+    `rows_removed` count rows (FORMAT.md, "What operations do")."""
 
     version: int
     transaction_id: str
@@ -145,9 +148,9 @@ ChangeType = Literal["created", "updated", "dropped"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between a version and the one before it, for one object (structural diff).
+    """The difference of one object between a version and the version before (structural diff).
 
-    Definitions, as stored, are there when details were asked for.
+    The stored definitions are included when the caller asked for details.
     """
 
     name: ObjectName
@@ -159,7 +162,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One version: its transactions in order, and the changes that they made together."""
+    """One version: its transactions in order, and the changes that all of them made together."""
 
     version: int
     created_at_millis: int
@@ -182,7 +185,8 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a transaction. "unknown" never means not applied. `begin_version`: of one that has committed."""
+    """The outcome of a transaction. "unknown" never means that it was not applied. `begin_version` is known when the
+    transaction has committed."""
 
     state: Literal["committed", "cancelled", "unknown"]
     commit: Committed | None = None
@@ -190,21 +194,23 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dropped(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that is not there any more, and how it went. `version`: the last one at which it lived."""
+    """A dropped object, and who dropped it when. `version` is the last version in which the object existed."""
 
     name: ObjectName
     version: int
     dropped_version: int
     dropped_at_millis: int
-    transaction_id: str  # empty: a version of another writer
+    transaction_id: str  # empty when other software wrote the version
     principal: str
 
 
 class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A distributed transaction as it lies on storage, to be gone on with by any process (FORMAT.md, "Distributed
-    transactions"). In a listing `transaction` has neither operations nor reads. Not `resumable`: another writer
-    saved it, and its operations are not recorded; or its file cannot be read: `damage` says why, and only the id is
-    known. A begin version of 0 there may mean that none is known."""
+    """A distributed transaction as stored, which any process may resume (FORMAT.md, "Distributed transactions").
+
+    In a listing `transaction` has neither operations nor reads. A transaction is not `resumable` when other software
+    saved it, because its operations are not recorded, or when its file cannot be read. Then `damage` says why and only
+    the id is known. The begin version of such a transaction is 0 when it is unknown.
+    """
 
     transaction: Transaction
     began_at_millis: int
@@ -215,8 +221,8 @@ class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one epoch of a subscription is (FORMAT.md, "Subscriptions"). `beat` goes up with each write; `token` is
-    of the version before `next_version`, empty where it is not known. `released`: its holder has left."""
+    """How far one epoch of a subscription has read (FORMAT.md, "Subscriptions"). `beat` grows with each write. `token`
+    names the version before `next_version`, empty when unknown. `released` means that the holder has left."""
 
     subscription_id: str
     epoch: int
@@ -236,7 +242,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a check: how much was looked at."""
+    """The end of a check: how much was checked."""
 
     versions: int
     nodes: int
@@ -244,21 +250,21 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     manifests: int
     findings: int
     given_up: tuple[tuple[int, int], ...] = ()
-    """Versions that repairs gave up, first and last of each range: they may be missing."""
+    """Versions that repairs gave up and that may be missing: first and last of each range."""
 
 
 # --- tokens ----------------------------------------------------------------------------------------
 
 
 def make_token(catalog_id: str, version: int, commit_id: str) -> str:
-    """A resume token: catalog id, version, and what identifies the root at that version: its commit id,
-    or of a foreign root `sha256-` and 32 hex digits."""
+    """Build a resume token from catalog id, version, and the identity of the root at that version: its commit id, or
+    `sha256-` and 32 hex digits for a root of other software."""
     return f"{catalog_id}.{version}.{commit_id}"
 
 
 def parse_token(token: str) -> tuple[str, int, str]:
-    """(catalog id, version, commit id). InvalidInput (`bad_token`) for other text."""
+    """Return (catalog id, version, commit id). Raises InvalidInput (`bad_token`) for any other text."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3 or not all(parts) or not parts[1].isdecimal() or len(token) > 200:
-        raise InvalidInput(f"{typed(token)[:80]!r} is no resume token", kind="bad_token")
+        raise InvalidInput(f"{typed(token)[:80]!r} is not a resume token", kind="bad_token")
     return parts[0], int(parts[1]), parts[2]

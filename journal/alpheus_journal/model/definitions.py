@@ -1,6 +1,6 @@
 """Definitions of objects, as frozen values (FORMAT.md, "Definitions"). Their messages are in `definition_messages`.
 
-No value refers to itself, so the collector of cycles need not look at them (`gc=False`).
+No value refers to itself, so the garbage collector need not track the values (`gc=False`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ VIEW_FORMAT_SQL = int(pb.SQL)
 
 
 class TimeMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """From `version` on the times of versions count anew; before it they reach up to `up_to_millis`."""
+    """From `version` on the times of versions may begin again lower; before, they reach up to `up_to_millis`."""
 
     version: int
     up_to_millis: int
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):
-    """Versions that follow one another, both ends included."""
+    """A range of versions, both ends included."""
 
     first: int
     last: int
@@ -35,11 +35,11 @@ class VersionRange(msgspec.Struct, frozen=True, gc=False):
 
 
 GIVEN_UP_MAX = 1000
-"""Ranges of versions that a catalog's definition may name as given up."""
+"""The most ranges of given-up versions in a catalog's definition."""
 
 
-def united(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:
-    """The same versions, in as few ranges as there can be, ascending."""
+def merge_ranges(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:
+    """Return the same versions in the fewest ranges, ascending."""
     found: list[VersionRange] = []
     for one in sorted(ranges, key=lambda one: one.first):
         if found and one.first <= found[-1].last + 1:
@@ -50,11 +50,11 @@ def united(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:
 
 
 def ranges_of(versions: Iterable[int]) -> tuple[VersionRange, ...]:
-    return united(VersionRange(version, version) for version in versions)
+    return merge_ranges(VersionRange(version, version) for version in versions)
 
 
 class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The catalog itself: limits fixed for life, properties, isolation default."""
+    """The catalog itself: limits that never change, properties, the default isolation."""
 
     id: str
     order: int = fmt.ORDER_DEFAULT
@@ -71,7 +71,7 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:
-        """How this catalog's names become keys."""
+        """Return the rules by which this catalog's names become keys."""
         return fmt.Keys(
             version_digits=version_digits,
             namespace_size_max=self.namespace_name_size_max,
@@ -88,8 +88,8 @@ class NamespaceDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One column, nested ones below it. `type` is a name of the format's DataType ("INT8"); precision,
-    scale and length are properties. In a native table `id` is the Parquet field id."""
+    """One column with its nested columns. `type` is a name of the format's DataType ("INT8"). Precision, scale and
+    length are properties. In a native table `id` is the Parquet field id."""
 
     id: int
     name: str
@@ -106,17 +106,17 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     write_default: bytes | None = None  # of inserts that leave it out
 
     def __hash__(self) -> int:
-        return hash((self.id, self.name, self.type))  # the properties have none
+        return hash((self.id, self.name, self.type))  # the properties are not hashable
 
     def children(self) -> tuple[Column, ...]:
-        """Nested columns, in the order in which ids are assigned."""
+        """Return nested columns, in the order in which ids are assigned."""
         if self.key is None and self.value is None and self.element is None:
             return self.fields
         return self.fields + tuple(c for c in (self.key, self.value, self.element) if c is not None)
 
 
 def walk_columns(columns: Iterable[Column]) -> Iterator[Column]:
-    """All columns, nested ones too, depth first."""
+    """Yield all columns including nested ones, depth first."""
     for column in columns:
         yield column
         nested = column.children()
@@ -125,7 +125,7 @@ def walk_columns(columns: Iterable[Column]) -> Iterator[Column]:
 
 
 def with_ids(column: Column, next_id: Callable[[], int]) -> Column:
-    """The column with ids from `next_id` for itself and all below it, depth first."""
+    """Return the column with ids from `next_id` for itself and its nested columns, depth first."""
 
     def nested(child: Column | None) -> Column | None:
         return with_ids(child, next_id) if child is not None else None
@@ -141,7 +141,7 @@ def with_ids(column: Column, next_id: Callable[[], int]) -> Column:
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A table's reference to one manifest segment. `sequence` 0: not yet executed."""
+    """A table's reference to one manifest segment. `sequence` is 0 before the operation is executed."""
 
     path: str
     file_count: int
@@ -150,7 +150,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sha256: bytes
     segment_size_bytes: int
     sequence: int = 0  # the highest of its files
-    min_sequence: int = 0  # the lowest of its files; 0: as `sequence`
+    min_sequence: int = 0  # the lowest of its files; 0 means the same as `sequence`
 
     @property
     def lowest_sequence(self) -> int:
@@ -158,8 +158,8 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DeletePredicate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Hides the rows of files at or below `sequence` for which `expression` (`predicate.decode`) is TRUE. `moves`: its
-    operation, at `committed_sequence`, added them again, changed."""
+    """Hides the rows of files at or below `sequence` for which `expression` (`predicate.decode`) is TRUE. `moves` means
+    that its operation, at `committed_sequence`, added the hidden rows again in changed form."""
 
     sequence: int
     expression: bytes
@@ -169,7 +169,7 @@ class DeletePredicate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionField(msgspec.Struct, frozen=True, gc=False):
-    """One key of a table's partitions (`alpheus_journal.tables.partitions`). `transform`: a name of the format's
+    """One key of a table's partitions (`alpheus_journal.tables.partitions`). `transform` is a name of the format's
     PartitionTransform ("IDENTITY", "DAY", "MONTH", "YEAR")."""
 
     column_id: int
@@ -177,7 +177,7 @@ class PartitionField(msgspec.Struct, frozen=True, gc=False):
 
 
 class SortField(msgspec.Struct, frozen=True, gc=False):
-    """One key of the order of rows in a table's files."""
+    """One key of the sort order of rows in a table's files."""
 
     column_id: int
     descending: bool = False
@@ -185,7 +185,7 @@ class SortField(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reference(msgspec.Struct, frozen=True, gc=False):
-    """A table or a view, which share one space of names."""
+    """The name of a table or a view. Tables and views share one space of names."""
 
     namespace: str
     name: str
@@ -203,7 +203,7 @@ class WriterMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A table. `native` ones keep schema and file list here; others point at Iceberg metadata."""
+    """A table. A `native` table keeps its schema and list of files here; any other table points at Iceberg metadata."""
 
     id: str
     native: bool = True
@@ -221,11 +221,11 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     writer_marks: dict[str, WriterMark] = {}
     data_root: str = ""
     bound_views: tuple[Reference, ...] = ()  # in order
-    unknown: bytes = b""  # fields of a newer or foreign writer, as found; written back
+    unknown: bytes = b""  # fields of newer or other software, written back unchanged
 
     @property
     def row_count(self) -> int:
-        """Of the data files: rows that delete predicates hide are among them."""
+        """The number of rows in the data files, including rows that delete predicates hide."""
         return sum(segment.row_count for segment in self.segments)
 
     @property
@@ -234,9 +234,11 @@ class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ViewDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A view: SQL text in a dialect, or of another writer what its `view_format` says, which is kept as it is: a
-    Substrait relation, maybe an empty one, or a number of a later revision of the format.
-    `bound_views`: views with schema binding that refer to this one, in order."""
+    """A view: SQL text in a dialect, or the content of another `view_format` by other software, which is kept
+    unchanged: a Substrait relation (perhaps empty), or a format of a later revision.
+
+    `bound_views` are the views with schema binding that refer to this view, in order.
+    """
 
     id: str
     properties: dict[str, str] = {}
@@ -257,7 +259,7 @@ class ViewDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class InputPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far a job has worked in one input: by table id, `version` inclusive."""
+    """How far a job has processed one input, by table id, up to and including `version`."""
 
     table_id: str
     version: int
@@ -265,15 +267,15 @@ class InputPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class DeclaredTable(msgspec.Struct, frozen=True, kw_only=True, gc=False, order=True):
-    """A table as a job was declared with it. `table_id` empty: there was no such table."""
+    """A table in a job's declaration. `table_id` is empty when the table did not exist."""
 
     table: str
     table_id: str = ""
 
 
 class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a job was declared with, tables in order of name. `open`: a person let the next declaration take its
-    place."""
+    """The declaration of a job, with tables in order of name. `open` means that a person allowed the next declaration
+    to replace this one."""
 
     inputs: tuple[DeclaredTable, ...] = ()
     outputs: tuple[DeclaredTable, ...] = ()
@@ -281,7 +283,7 @@ class JobDeclaration(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Position of one job: all the state that it has."""
+    """The position of one job, which is the job's whole state."""
 
     last_transaction_id: str
     pinned_version: int
@@ -289,8 +291,8 @@ class JobDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: str = "running"  # or "parked"
     error: str = ""
     params: dict[str, str] = {}
-    called_at_millis: int = 0  # of the last run, by its own clock; 0: not known
-    declaration: JobDeclaration | None = None  # of who ran it last; None: an earlier release did
+    called_at_millis: int = 0  # when the last run was called, by its own clock; 0 when unknown
+    declaration: JobDeclaration | None = None  # of the last run; None when an earlier release ran it
 
 
 class PipelineDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -300,8 +302,8 @@ class PipelineDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A durable subscription (FORMAT.md, "Subscriptions"): which events, and whose turn it is. The filter's parts are
-    in order; `actions` are names of action types. How far its holder is lies at `position_path`."""
+    """A durable subscription (FORMAT.md, "Subscriptions"): which events it delivers, and to which holder. The filter's
+    parts are in order; `actions` are names of action types. The holder's position is stored at `position_path`."""
 
     id: str
     lease_millis: int
@@ -311,12 +313,12 @@ class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kinds: tuple[Kind, ...] = ()
     actions: tuple[str, ...] = ()
     details: bool = False
-    holder: str = ""  # empty: nobody since its creation or its last reset
+    holder: str = ""  # empty when no holder came since creation or the last reset
     epoch: int = 0
-    position_path: str = ""  # empty: no holder
+    position_path: str = ""  # empty without a holder
     next_version: int = 0  # where the epoch began: the first version that was not acknowledged
-    token: str = ""  # of the version before it; empty: not known
-    previous_position_path: str = ""  # of the epoch before; may be gone
+    token: str = ""  # names the version before `next_version`; empty when unknown
+    previous_position_path: str = ""  # of the epoch before; the file may be deleted
     created_at_millis: int = 0
     unknown: bytes = b""
 

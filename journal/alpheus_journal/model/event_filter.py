@@ -1,4 +1,4 @@
-"""Which changes of the catalog matter to somebody who follows it."""
+"""Select the changes of a catalog that a follower wants."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Event
 
 FILTER_TEXTS_MAX = 1000
-"""Names, patterns and so on of one kind in one filter."""
+"""The most entries in one field of a filter, such as names or patterns."""
 
 
 def pattern_of(pattern: str) -> re.Pattern[str]:
-    """`*` stands for any text, `?` for one character, all else for itself. What fnmatch makes of it never goes back
-    more than once a star, so that nobody's pattern can hold up the others."""
+    """Compile a pattern: `*` matches any text, `?` one character, every other character itself. The regular expression
+    from fnmatch backtracks at most once for each star, so no pattern can slow down other followers."""
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
 _filter_pattern = lru_cache(maxsize=10_000)(pattern_of)
-"""Filters match every event: theirs are kept."""
+"""A cache, because a filter matches its patterns with every event."""
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which changes matter; empty: all. An event without a matching change is passed over.
+    """Which changes a follower wants; an empty filter wants all. An event without a matching change is skipped.
 
-    `names` are full names ("namespace.name"), `name_patterns` globs of them ("sales.*"): one of both has to fit. With
-    `actions`, names of action types ("TABLE_INSERT"), those objects count which such an action of the event is on or
-    changed; in a version that does not record what it did, every object. `also`: objects whose changes match whatever
-    the rest says. Events are whole: a match delivers all its transactions, and the changes that match.
+    `names` are full names ("namespace.name") and `name_patterns` globs ("sales.*"); an object must fit one of both.
+    `actions` are names of action types ("TABLE_INSERT"): an object matches when such an action of the event names or
+    changed it. In a version that does not record its actions every object matches. Changes of the objects in `also`
+    always match. A matching event is delivered with all its transactions and the matching changes.
     """
 
     namespaces: frozenset[str] = frozenset()
@@ -43,11 +43,11 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Everything matches. (`also` adds to the rest, and nothing to everything.)"""
+        """Whether every change matches. (`also` only adds matches, so it does not count here.)"""
         return not (self.namespaces or self.names or self.name_patterns or self.kinds or self.actions)
 
     def matches(self, name: ObjectName) -> bool:
-        """Whether the object may matter, actions and `also` aside."""
+        """Whether the object matches, without regard to `actions` and `also`."""
         return (
             (not self.namespaces or name.namespace in self.namespaces)
             and (not self.kinds or name.kind in self.kinds)
@@ -60,8 +60,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def select(self, event: Event) -> Event | None:
-        """The event with only its matching changes; None when there is none. An action that asks for nothing but
-        itself to be told (it changed nothing, or its change was undone within the version) counts as well."""
+        """Return the event with only its matching changes, or None when nothing matches. A matching action counts even
+        without a change: it changed nothing, or its change was undone within the version."""
         if self.is_empty:
             return event
         acted = self._acted_on(event) if self.actions else None
@@ -76,14 +76,15 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(event, changes=changes)
 
     def _acted_on(self, event: Event) -> set[ObjectName] | None:
-        """The objects that an action of the types asked for is on or changed; None: that is not recorded."""
+        """Return the objects that an action of the filter's types names or changed. None means that the version does
+        not record its actions."""
         if not event.transactions:
             return None
         found: set[ObjectName] = set()
         for transaction in event.transactions:
             for action in transaction.actions:
                 if action.operation is None:
-                    return None  # of a newer writer: it may be anything
+                    return None  # an action of a newer release, which may be of any type
                 if action.type in self.actions:
                     found.add(action.name)
                     found.update(effect.name for effect in action.also)

@@ -81,11 +81,11 @@ def operations_digest(operations: Sequence[Operation]) -> bytes:
     """
     digest = hashlib.sha256()
     for operation in operations:
-        digest.update(digested(operation))
+        digest.update(operation_bytes(operation))
     return digest.digest()
 
 
-def digested(operation: Operation) -> bytes:
+def operation_bytes(operation: Operation) -> bytes:
     """One operation's part of what the digest is over."""
     if isinstance(operation, UpdateTable) and operation.add_columns:
         operation = msgspec.structs.replace(
@@ -97,11 +97,11 @@ def digested(operation: Operation) -> bytes:
         )
     if isinstance(operation, ChangeRows):
         operation = msgspec.structs.replace(operation, outputs_sequence=0, hides_up_to=0)
-    return digested_message(encode_operation(operation))
+    return operation_bytes_of_message(encode_operation(operation))
 
 
-def digested_message(message: pb.Operation) -> bytes:
-    """As `digested`, of an operation's message, which gives no ids of added columns."""
+def operation_bytes_of_message(message: pb.Operation) -> bytes:
+    """As `operation_bytes`, of an operation's message, which gives no ids of added columns."""
     data = message.SerializeToString(deterministic=True)
     return len(data).to_bytes(8, "big") + data
 

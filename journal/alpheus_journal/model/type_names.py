@@ -1,5 +1,5 @@
-"""The names of column types that people read and type; stored definitions have the format's own (FORMAT.md, "Native
-tables"). Every text for people, errors included, takes them from here."""
+"""The names of column types that people read and type. Stored definitions use the format's names (FORMAT.md, "Native
+tables"). Every text for people, errors included, uses the names of this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIMPLE_NAMES: dict[str, tuple[str, ...]] = {
     "TIMESTAMP6": ("timestamp", "timestamp_ntz"),
     "TIMESTAMPTZ6": ("timestamptz", "timestamp_ltz"),
 }
-"""By stored name the names of a type: the first is the one that is printed, all are read."""
+"""The names of each type, by stored name. The first name is printed; all names are accepted."""
 TYPES = (
     *(names[0] for names in SIMPLE_NAMES.values()),
     "decimal(P,S)",
@@ -34,8 +34,8 @@ _ARGUMENTS = ("length", "precision", "scale")
 
 
 def type_text(column: Column) -> str:
-    """The type of a column as `alpheus table create --column` reads it, of a damaged definition as far as it goes.
-    A type that this release does not know keeps its stored name."""
+    """Return the type of a column as `alpheus table create --column` reads it. For a damaged definition the text is as
+    complete as possible. A type that this release does not know keeps its stored name."""
     match column.type:
         case "LIST" if column.element is not None:
             return f"list<{_inner_text(column.element)}>"

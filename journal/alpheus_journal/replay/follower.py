@@ -34,7 +34,7 @@ from alpheus_journal.log.versions import Log, Root, check_follows
 from alpheus_journal.log.witnesses import Witnesses, replaced
 from alpheus_journal.model.answers import Event, StoredObject, make_token
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, united
+from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, merge_ranges
 from alpheus_journal.model.operations import RecordedTransaction, given_up_in
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.evidence import Around
@@ -509,7 +509,7 @@ class Follower:
         if event is None:
             event = event_of(record, self.reader.keys, self.catalog_id)
         self.head = head
-        self.log.given_up = united([*self.log.given_up, *given_up_in(record.transactions)])
+        self.log.given_up = merge_ranges([*self.log.given_up, *given_up_in(record.transactions)])
         self.witnesses.accepted(head.version, head.commit_id)
         self.replay.accepted(record)
         self.accepted_count += 1
