@@ -1,7 +1,7 @@
-"""Definitions to the format's protobuf messages, and back (FORMAT.md, "Definitions").
+"""Convert definitions to the format's protobuf messages and back (FORMAT.md, "Definitions").
 
-One of the few places where protobuf and values meet. Decoding checks everything that later code relies on and raises
-Corrupt; encoding is deterministic, so equal values give equal bytes.
+This is one of the few modules that convert between protobuf and values. Decoding checks everything that later code
+relies on and raises Corrupt. Encoding is deterministic, so equal values give equal bytes.
 
 The module is long because every definition spells its fields twice, once for each direction.
 """
@@ -54,15 +54,15 @@ _DATA_TYPES: dict[str, int] = dict(pb.DataType.items())
 
 
 def encode_column(column: Column) -> pb.Column:
-    """Raises ValueError for a type that the format does not have."""
+    """Build the message of a column. Raises ValueError for a type that the format does not have."""
     message = pb.Column()
     _fill(message, column)
     return message
 
 
 def encode_schema(columns: Iterable[Column], message: pb.Schema) -> None:
-    """Fill the message, which is part of another. Made in place: handed over, each column would be copied. Raises as
-    `encode_column`."""
+    """Fill the message of a schema, which is part of another message. Columns are made in place, because protobuf would
+    copy a finished column. Raises the errors of `encode_column`."""
     message.SetInParent()
     for column in columns:
         _fill(message.columns.add(), column)
@@ -93,18 +93,19 @@ def _fill(message: Any, column: Column) -> None:
 
 
 def put_texts(texts: Mapping[str, str], map: Any) -> None:
-    """Into a message's map; its own `update` takes several times as long."""
+    """Put the entries into a message's map. The map's own `update` takes several times as long."""
     for key, text in texts.items():
         map[key] = text
 
 
 def texts_of(map: Mapping[str, str]) -> dict[str, str]:
-    """The entries of a message's map; many are empty, which costs next to nothing."""
+    """Return the entries of a message's map. An empty map, which is common, costs almost nothing."""
     return {key: map[key] for key in map} if map else {}
 
 
 def decode_column(message: pb.Column) -> Column:
-    """Raises ValueError for a type number that the format does not have, and for fields without a name."""
+    """Decode a column. Raises ValueError for a type number that the format does not have, and for fields without a
+    name."""
     return Column(
         id=message.id,
         name=message.name,
@@ -121,8 +122,8 @@ def decode_column(message: pb.Column) -> Column:
 
 
 def decode_columns(messages: Iterable[pb.Column]) -> tuple[Column, ...]:
-    """Raises ValueError. A column takes a name: it costs a hundred times more in memory than two bytes that
-    claim one."""
+    """Decode columns. Raises ValueError for a column without a name, because an empty column takes two bytes of a
+    message and hundreds of bytes in memory."""
     columns = []
     for message in messages:
         if not message.name:
@@ -132,7 +133,7 @@ def decode_columns(messages: Iterable[pb.Column]) -> tuple[Column, ...]:
 
 
 def encode_partition_spec(spec: Iterable[PartitionField]) -> list[pb.PartitionField]:
-    """Raises ValueError for a transform that the format does not have."""
+    """Build the messages of a partition spec. Raises ValueError for a transform that the format does not have."""
     numbers: dict[str, Any] = dict(pb.PartitionTransform.items())
     messages = []
     for field in spec:
@@ -143,7 +144,8 @@ def encode_partition_spec(spec: Iterable[PartitionField]) -> list[pb.PartitionFi
 
 
 def decode_partition_spec(messages: Sequence[pb.PartitionField]) -> tuple[PartitionField, ...]:
-    """Raises ValueError for too many, InvalidInput (`newer_format`) for a transform that is not known."""
+    """Decode a partition spec. Raises ValueError for too many keys, and InvalidInput (`newer_format`) for an unknown
+    transform."""
     _check_keys(messages, "partition")
     spec = []
     for message in messages:
@@ -165,13 +167,14 @@ def encode_sort_order(order: Iterable[SortField]) -> list[pb.SortField]:
 
 
 def decode_sort_order(messages: Sequence[pb.SortField]) -> tuple[SortField, ...]:
-    """Raises ValueError for too many."""
+    """Decode a sort order. Raises ValueError for too many keys."""
     _check_keys(messages, "sort")
     return tuple(SortField(m.column_id, m.descending, m.nulls_last) for m in messages)
 
 
 def _check_keys(messages: Sequence[object], what: str) -> None:
-    """Before they are made: an empty one takes two bytes of a message and hundreds in memory."""
+    """Raise ValueError for too many keys, before any is decoded: an empty key takes two bytes of a message and
+    hundreds of bytes in memory."""
     if len(messages) > fmt.KEYS_COUNT_MAX:
         raise ValueError(f"{len(messages)} {what} keys, {fmt.KEYS_COUNT_MAX} at most")
 
@@ -190,7 +193,7 @@ def encode_segment(segment: Segment) -> pb.ManifestSegment:
 
 
 def decode_segment(message: pb.ManifestSegment) -> Segment:
-    """Raises ValueError for one without a path."""
+    """Decode a segment. Raises ValueError for a segment without a path."""
     if not message.path:
         raise ValueError("a manifest segment has no path")
     return Segment(
@@ -244,8 +247,8 @@ def encode_declaration(declaration: JobDeclaration | None) -> pb.JobDeclaration 
 
 
 def decode_declaration(message: pb.JobDeclaration) -> JobDeclaration:
-    """Raises ValueError for too many tables before any is decoded: an empty one takes two bytes of a message, and
-    hundreds in memory."""
+    """Decode a job's declaration. Raises ValueError for too many tables before any is decoded, because an empty table
+    takes two bytes of a message and hundreds of bytes in memory."""
     for tables, what in ((message.inputs, "inputs"), (message.outputs, "outputs")):
         if len(tables) > fmt.JOB_TABLES_MAX:
             raise ValueError(f"a job's declaration of {len(tables)} {what}, {fmt.JOB_TABLES_MAX} at most")
@@ -269,7 +272,7 @@ def encode_kinds(kinds: Iterable[Kind]) -> list[Any]:
 
 
 def decode_kinds(numbers: Iterable[int]) -> tuple[Kind, ...]:
-    """Raises ValueError for a kind that this revision does not know."""
+    """Decode object kinds. Raises ValueError for a kind that this revision does not know."""
     return tuple(Kind(number) for number in numbers)
 
 
@@ -397,7 +400,7 @@ _ENCODERS: dict[type[Any], Callable[[Any], Message]] = {
 
 
 def encode_definition(value: Definition) -> bytes:
-    """The stored bytes of a definition. InvalidInput (`too_large`) above the format's limit."""
+    """Return the stored bytes of a definition. Raises InvalidInput (`too_large`) above the format's limit."""
     message = _ENCODERS[type(value)](value)
     data = _serialize(message) + value.unknown
     if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
@@ -405,7 +408,7 @@ def encode_definition(value: Definition) -> bytes:
             f"the definition of {type(value).__name__} {value.id} would take {len(data)} bytes,"
             f" {fmt.DEFINITION_SIZE_BYTES_MAX} at most",
             kind="too_large",
-            hint="shorten its properties, or compact the table",
+            hint="shorten the properties of the object, or compact the table",
         )
     return data
 
@@ -421,8 +424,8 @@ _MESSAGES: dict[Kind, Any] = {
 
 
 def is_message(kind: Kind, data: bytes) -> bool:
-    """Whether stored bytes are a message of their kind, as far as protobuf alone tells: microseconds. What is cut
-    mostly is none."""
+    """Whether protobuf accepts the stored bytes as a message of `kind`. This takes microseconds, and rejects most files
+    that were cut."""
     if kind not in _MESSAGES:
         return True
     try:
@@ -433,7 +436,7 @@ def is_message(kind: Kind, data: bytes) -> bool:
 
 
 def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
-    """The value of stored bytes. Raises Corrupt (`corrupt_definition`) with `path`."""
+    """Decode the definition in stored bytes. Raises Corrupt (`corrupt_definition`) with `path`."""
 
     def corrupt(reason: str) -> Corrupt:
         return Corrupt(f"{kind.label} definition {path}: {reason}", kind="corrupt_definition", path=path)
@@ -445,7 +448,7 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
     try:
         message = _MESSAGES[kind].FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise corrupt(f"no {_MESSAGES[kind].__name__} message ({error})") from None
+        raise corrupt(f"it is not a {_MESSAGES[kind].__name__} message ({error})") from None
     if not message.id:
         raise corrupt("it has no id")
     decode: Callable[[Any], Definition] = _DECODERS[kind]
@@ -461,13 +464,13 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
 
 
 def _unknown_fields(message: Message) -> bytes:
-    """The top-level fields that this revision does not know, serialized. Empties a message that has any.
+    """Return the top-level fields that this revision does not know, serialized. A message that has any is emptied.
 
-    Raises InvalidInput (`newer_format`) when one of them has a number that it does know: a map entry with a field of a
-    newer writer, or a value of another type, which would be missing from the definition that is read.
+    Raises InvalidInput (`newer_format`) when an unknown field has a number that this revision knows: a map entry with a
+    field of a newer release, or a value of another type, which the decoded definition would lack.
     """
     if not len(UnknownFieldSet(message)):
-        return b""  # nearly all: without emptying it field by field
+        return b""  # nearly all messages: no need to empty them field by field
     for field, _ in message.ListFields():
         message.ClearField(field.name)
     unknown = message.SerializeToString(deterministic=True)
@@ -478,7 +481,7 @@ def _unknown_fields(message: Message) -> bytes:
     for number in sorted({fields[index].field_number for index in range(len(fields))}):
         if number in known:
             raise InvalidInput(
-                f"its field {known[number].name} holds something that this release does not know",
+                f"the field {known[number].name} holds a value that this release does not know",
                 kind="newer_format",
                 hint="use a newer release",
             )
@@ -486,7 +489,8 @@ def _unknown_fields(message: Message) -> bytes:
 
 
 def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
-    """Raises ValueError for limits outside their ranges, InvalidInput for a newer major version."""
+    """Decode the catalog's definition. Raises ValueError for limits outside their ranges, and InvalidInput for a newer
+    major version."""
     if message.major_version != fmt.MAJOR_VERSION:
         raise InvalidInput(
             f"the catalog has major version {message.major_version}; this software knows {fmt.MAJOR_VERSION}",

@@ -1,8 +1,9 @@
 """Operations to their protobuf messages, and back; the digest of operations, and the type that records each.
 
-`CODECS` is the registry, one row an operation; the module is long because every operation spells its fields twice.
+`CODECS` is the registry, with one row for each operation. The module is long because every operation spells its fields
+twice, once for each direction.
 
-One of the few places where protobuf and values meet (FORMAT.md, "Actions and transactions").
+This is one of the few modules that convert between protobuf and values (FORMAT.md, "Actions and transactions").
 """
 
 from __future__ import annotations
@@ -75,9 +76,9 @@ from alpheus_pb.v1 import objects_pb2
 
 
 def operations_digest(operations: Sequence[Operation]) -> bytes:
-    """SHA-256 over the operations as asked, each length-prefixed, encoded deterministically.
+    """Return the SHA-256 over the operations as requested, each encoded deterministically with a length prefix.
 
-    Ids of added columns, and sequences of changed rows, count as 0: they are given when the operation is executed.
+    Ids of added columns and sequences of changed rows count as 0, because the execution of an operation assigns them.
     """
     digest = hashlib.sha256()
     for operation in operations:
@@ -86,7 +87,7 @@ def operations_digest(operations: Sequence[Operation]) -> bytes:
 
 
 def operation_bytes(operation: Operation) -> bytes:
-    """One operation's part of what the digest is over."""
+    """Return the bytes of one operation that go into the digest."""
     if isinstance(operation, UpdateTable) and operation.add_columns:
         operation = msgspec.structs.replace(
             operation,
@@ -101,26 +102,26 @@ def operation_bytes(operation: Operation) -> bytes:
 
 
 def operation_bytes_of_message(message: pb.Operation) -> bytes:
-    """As `operation_bytes`, of an operation's message, which gives no ids of added columns."""
+    """Return the bytes for the digest from an operation's message, which assigns no ids of added columns."""
     data = message.SerializeToString(deterministic=True)
     return len(data).to_bytes(8, "big") + data
 
 
 class Codec(NamedTuple):
-    """All that an operation's message takes: one row of `CODECS`."""
+    """One row of `CODECS`: everything about the message of one operation."""
 
     member: str
     """The member of the `oneof` of `pb.Operation`."""
     encode: Callable[[Any, Any], None]
-    """Fill the member's message, which is empty, from the operation."""
+    """Fill the member's empty message from the operation."""
     decode: Callable[[Any], Operation]
-    """The operation of the member's message. Raises ValueError for what the format does not have."""
+    """Decode the operation of the member's message. Raises ValueError for a value that the format does not have."""
     action_type: str | Callable[[Any], str]
     """The name of the ActionType that records the operation."""
 
 
 def encode_operation(operation: Operation) -> pb.Operation:
-    """The message of an operation, for a request or an action row."""
+    """Build the message of an operation, for a request or an action row."""
     message = pb.Operation()
     codec = CODECS[type(operation)]
     member = getattr(message, codec.member)
@@ -130,7 +131,7 @@ def encode_operation(operation: Operation) -> pb.Operation:
 
 
 def decode_operation(message: pb.Operation) -> Operation | None:
-    """The operation of a message; None when it holds none that this revision knows.
+    """Decode the operation of a message. Return None when this revision does not know the operation.
 
     Raises ValueError for a column type or an object kind that the format does not have.
     """
@@ -141,7 +142,7 @@ def decode_operation(message: pb.Operation) -> Operation | None:
 
 
 def action_type(operation: Operation) -> str:
-    """The name of the ActionType that records an operation."""
+    """Return the name of the ActionType that records an operation."""
     named = CODECS[type(operation)].action_type
     return named if isinstance(named, str) else named(operation)
 
@@ -645,11 +646,11 @@ _MODES: dict[ChangeMode, Any] = {
 
 
 def _mode_of(number: int) -> ChangeMode:
-    """Raises ValueError for one that this revision does not know."""
+    """Return the mode of a message. Raises ValueError for a mode that this revision does not know."""
     for mode, known in _MODES.items():
         if known == number:
             return mode
-    raise ValueError(f"{number} is no way of changing rows")
+    raise ValueError(f"{number} is not a mode of changing rows")
 
 
 def _object_type(kind: Kind) -> Any:
@@ -666,14 +667,14 @@ _TYPES_OF_CHANGES = {
 
 
 def _type_of_namespace_update(operation: UpdateNamespace) -> str:
-    """The format's own type where the operation does just what it says; else the general one."""
+    """Return the format's specific type where the operation does only that, else the general type."""
     if not operation.unset:
         return "NAMESPACE_ALTER_SET_PROPERTIES"
     return "NAMESPACE_ALTER" if operation.set else "NAMESPACE_ALTER_UNSET_PROPERTIES"
 
 
 def _type_of_update(operation: UpdateTable) -> str:
-    """The format's own type where the operation does just what it says; else the general one."""
+    """Return the format's specific type where the operation does only that, else the general type."""
     parts = [
         bool(operation.add_columns),
         bool(operation.drop_columns),
@@ -747,6 +748,6 @@ CODECS: dict[type[Operation], Codec] = {
     ),
     Repair: Codec("repair", _encode_repair, _decode_repair, "REPAIR"),
 }
-"""One row an operation. A new operation is added here, to `Operation` and to the `.proto`."""
+"""One row for each operation. Add a new operation here, to `Operation` and to the `.proto`."""
 
 _BY_MEMBER = {codec.member: codec for codec in CODECS.values()}

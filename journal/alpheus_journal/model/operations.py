@@ -1,8 +1,8 @@
-"""Operations as they are asked, transactions as they are asked and as they are recorded.
+"""Operations as clients request them, and transactions as requested and as recorded.
 
-An operation is a command; an action is the recorded fact: the operation with every id assigned, and the paths
-of the definitions before and after. Their messages are in `operation_messages`. No value refers to itself, so the
-collector of cycles need not look at them (`gc=False`).
+An operation is a command. An action is the recorded fact: the operation with every id assigned, and the paths
+of the definitions before and after. The messages of both are in `operation_messages`. No value refers to itself, so the
+garbage collector need not track the values (`gc=False`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _OnView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CreateCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
-    """Recorded in version 0 only: the first definition, limits included."""
+    """Recorded only in version 0: the first definition of the catalog, with its limits."""
 
     definition: CatalogDef
 
@@ -73,14 +73,14 @@ class UpdateCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
 
 
 class CancelTransaction(_OnCatalog, frozen=True, kw_only=True, gc=False):
-    """An id that shall never commit."""
+    """Cancels a transaction: its id can never commit."""
 
     transaction_id: str
 
 
 class LostVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A version that was known and is not there. `commit_id`: empty where nobody knows it. `known_from`: path of the
-    file that named it."""
+    """A version that was known and is missing. `commit_id` is empty when unknown. `known_from` is the path of the file
+    that named the version."""
 
     version: int
     commit_id: str = ""
@@ -88,10 +88,13 @@ class LostVersion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Repair(_OnCatalog, frozen=True, kw_only=True, gc=False):
-    """What a person accepted by `alpheus repair`: history goes on above `head_version`, and the versions of `lost` are
-    given up. With `times_up_to_millis`, the largest time so far, the times of versions count anew from this one on.
-    `given_up`: versions up to the head that are not there, or that the head does not go back to. The catalog's
-    definition says the latter two; else no object changes. No client may ask for it."""
+    """A repair that a person accepted by `alpheus repair`. The history continues above `head_version`, and the
+    versions of `lost` are given up.
+
+    `times_up_to_millis` is the largest time so far; when it is given, the times of versions may begin again lower from
+    this version on. `given_up` are versions up to the head that are missing, or from which the head does not descend.
+    The catalog's definition records these two fields; no other object changes. No client may request a repair.
+    """
 
     head_version: int
     lost: tuple[LostVersion, ...] = ()
@@ -100,7 +103,7 @@ class Repair(_OnCatalog, frozen=True, kw_only=True, gc=False):
 
 
 def given_up_in(transactions: Iterable[RecordedTransaction]) -> Iterator[VersionRange]:
-    """The versions that repairs among some transactions gave up."""
+    """Yield the versions that the repairs among `transactions` gave up."""
     for recorded in transactions:
         for action in recorded.actions:
             if isinstance(action.operation, Repair):
@@ -119,14 +122,14 @@ class UpdateNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
 
 
 class DropNamespace(_OnNamespace, frozen=True, kw_only=True, gc=False):
-    """`cascade`: with everything inside; else it must be empty."""
+    """Drops a namespace: with `cascade` including everything inside, else it must be empty."""
 
     cascade: bool = False
 
 
 class CreateTable(_OnTable, frozen=True, kw_only=True, gc=False):
-    """A native table. Column ids are assigned by the client, 1 and up, depth first. `partition_spec`, `sort_order`: for
-    life."""
+    """Creates a native table. The client assigns column ids from 1 on, depth first. `partition_spec` and `sort_order`
+    can never change."""
 
     table_id: str
     columns: tuple[Column, ...]
@@ -136,7 +139,7 @@ class CreateTable(_OnTable, frozen=True, kw_only=True, gc=False):
 
 
 class RegisterTable(_OnTable, frozen=True, kw_only=True, gc=False):
-    """An Iceberg table: the catalog holds the pointer to its metadata file."""
+    """Registers an Iceberg table: the catalog holds the pointer to the table's metadata file."""
 
     table_id: str
     metadata_location: str
@@ -144,19 +147,22 @@ class RegisterTable(_OnTable, frozen=True, kw_only=True, gc=False):
 
 
 class AddColumn(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A new column, last among its siblings. `parent`: path of the struct that it joins, "" at the top. Ids 0 are
-    given when the operation is executed, from the table's counter, depth first. A default of the column is both its
-    initial and its write default."""
+    """A new column, last among its siblings. `parent` is the path of the struct that gets the column, "" at the top.
+    Where an id is 0, the execution of the operation assigns one from the table's counter, depth first. A default of
+    the column is both its initial default and its write default."""
 
     column: Column
     parent: str = ""
 
 
 class UpdateTable(_OnTable, frozen=True, kw_only=True, gc=False):
-    """Properties and columns. Columns are named by path: the names of a struct's fields, "key", "value" and "element",
-    joined by dots; the name of a top-level column counts before its reading as a path. All paths are those
-    before the operation, and no column may be named in two ways of changing it but `nullable_columns` and, unless its
-    type changes, `defaults`."""
+    """Changes properties and columns of a table.
+
+    A column is named by its path: names of struct fields, "key", "value" and "element", joined by dots. A text that is
+    the name of a top-level column means that column and is not read as a path. All paths are those before the
+    operation. One column may be named in one kind of change only. Exceptions are `nullable_columns` and, unless the
+    column's type changes, `defaults`.
+    """
 
     set: dict[str, str] = {}
     unset: tuple[str, ...] = ()
@@ -165,9 +171,9 @@ class UpdateTable(_OnTable, frozen=True, kw_only=True, gc=False):
     rename_columns: dict[str, str] = {}  # path -> new name, without its parents
     retype_columns: dict[
         str, Column
-    ] = {}  # path -> its `type` and type properties; the rest is not looked at
+    ] = {}  # path -> a column of which only `type` and the type's properties count
     nullable_columns: dict[str, bool] = {}
-    column_order: tuple[str, ...] = ()  # every top-level column, as named afterwards; empty: as it was
+    column_order: tuple[str, ...] = ()  # every top-level column by its new name; empty means no change
     defaults: dict[str, bytes | None] = {}  # path -> its `write_default` from now on
 
     @property
@@ -188,22 +194,22 @@ class DropTable(_OnTable, frozen=True, kw_only=True, gc=False):
 
 
 class AppendFiles(_OnTable, frozen=True, kw_only=True, gc=False):
-    """Rows added: manifest segments that are on storage already. `table_id`: the table that the files
-    were written for; a table of another id under the same name is refused."""
+    """Adds rows, in manifest segments that are already stored. `table_id` is the id of the table for which the files
+    were written; a table with another id under the same name is refused."""
 
     table_id: str
     segments: tuple[Segment, ...]
 
 
 class OverwriteFiles(_OnTable, frozen=True, kw_only=True, gc=False):
-    """All rows replaced by those of `segments`, which may be none."""
+    """Replaces all rows by the rows of `segments`, which may be empty."""
 
     table_id: str
     segments: tuple[Segment, ...]
 
 
 class ChangeMode(enum.StrEnum):
-    """What a ChangeRows is for."""
+    """The purpose of a ChangeRows."""
 
     DELETE = "delete"
     UPDATE = "update"
@@ -213,7 +219,7 @@ class ChangeMode(enum.StrEnum):
 
     @property
     def verb(self) -> str:
-        """Before the name of a table."""
+        """The words before the name of a table in a message."""
         return _VERBS[self]
 
 
@@ -227,18 +233,21 @@ _VERBS = {
 
 
 class ChangeRows(_OnTable, frozen=True, kw_only=True, gc=False):
-    """Some rows of a native table changed (FORMAT.md, "Changing rows"): the files of `segments` come; those that
-    `removed` lists, as the table has them, go; `predicates` (`predicate.encode`) hide rows of the other files that the
-    author saw.
+    """Changes some rows of a native table (FORMAT.md, "Changing rows"). The files of `segments` are added, the files
+    that `removed` lists, as the table has them, are removed, and `predicates` (`predicate.encode`) hide rows of the
+    other files that the author saw.
 
-    `base_sequence`: the table's in the version that the transaction began at; 0 where it was not there, and of a table
-    that the transaction brought back itself the sequence that it then had. `scan`: the predicate of the rows that
-    it looked for; empty: all. `changes`: segments of change files, for feeds. `sources`: segments of the table that
-    held the removed files, which is where they are looked for first. `rows_hidden`: by the predicates, as the author
-    counted; 0: not counted. `rows_kept`, `rows_dead`: of the files that go, those that were only written again, and
-    those deleted before: neither came nor went. Given when it is executed: `outputs_sequence`, at which files come in
-    (of a compaction also where none come; 0: none come), and `hides_up_to`, the highest sequence of the files that the
-    predicates apply to.
+    * `base_sequence`: the table's sequence in the transaction's begin version; 0 when the table did not exist then. For
+      a table that the transaction itself brought back, the sequence that the table then had.
+    * `scan`: the predicate of the rows that the author read; empty means all rows.
+    * `changes`: segments of change files, for feeds.
+    * `sources`: segments of the table that held the removed files; the removed files are looked up there first.
+    * `rows_hidden`: rows that the predicates hide, as the author counted; 0 when not counted.
+    * `rows_kept`, `rows_dead`: rows of the removed files that were only rewritten, and rows that were deleted before.
+      Both count neither as added nor as removed.
+    * `outputs_sequence`, assigned by the execution: the sequence of the added files (for a compaction also without
+      added files); 0 when no files are added.
+    * `hides_up_to`, assigned by the execution: the highest sequence of the files to which the predicates apply.
     """
 
     table_id: str
@@ -258,26 +267,27 @@ class ChangeRows(_OnTable, frozen=True, kw_only=True, gc=False):
 
     @property
     def moves_rows(self) -> bool:
-        """Whether rows that were there go on in other form."""
+        """Whether existing rows continue in a changed form."""
         return self.mode in (ChangeMode.UPDATE, ChangeMode.MERGE)
 
 
 class CommitIceberg(_OnTable, frozen=True, kw_only=True, gc=False):
-    """A registered table's metadata location moves from `expected` to `metadata_location`."""
+    """Moves a registered table's metadata location from `expected` to `metadata_location`."""
 
     metadata_location: str
     expected: str
 
 
 class RestoreTable(_OnTable, frozen=True, kw_only=True, gc=False):
-    """Columns, rows and properties as they were at `version`; id, counters and writer marks stay."""
+    """Restores columns, rows and properties as they were at `version`. Id, counters and writer marks stay."""
 
     version: int
 
 
 class CreateView(_OnView, frozen=True, kw_only=True, gc=False):
-    """`references`: tables and views that the text names. `schema_binding`: those must be there, and cannot be dropped,
-    renamed, or lose or change columns while this view is there. `columns`: of its result, when known."""
+    """Creates a view. `references` are the tables and views that the SQL text names. With `schema_binding` they must
+    exist, and cannot be dropped, renamed, or lose or change columns while this view exists. `columns` are the columns
+    of the view's result, when known."""
 
     view_id: str
     sql: str
@@ -290,7 +300,7 @@ class CreateView(_OnView, frozen=True, kw_only=True, gc=False):
 
 
 class ReplaceView(_OnView, frozen=True, kw_only=True, gc=False):
-    """Everything but the id."""
+    """Replaces everything of a view except its id."""
 
     sql: str
     dialect: str
@@ -306,7 +316,7 @@ class DropView(_OnView, frozen=True, kw_only=True, gc=False):
 
 
 class RenameObject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A table or view under a new name, perhaps in another namespace, or a pipeline. It stays the same object."""
+    """Renames a table or view, perhaps into another namespace, or a pipeline. The object stays the same."""
 
     kind: Kind
     namespace: str
@@ -324,8 +334,8 @@ class RenameObject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Undrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A dropped object again, as it was at `version`, perhaps under a new name. A namespace (whose `name` and
-    `new_name` are empty) brings what was inside."""
+    """Restores a dropped object as it was at `version`, perhaps under a new name. A namespace (whose `name` and
+    `new_name` are empty) returns with the objects inside it."""
 
     kind: Kind
     namespace: str
@@ -344,10 +354,11 @@ class Undrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job's new position, if its last transaction is still `expected_transaction_id` ("": never ran).
+    """Stores a job's new position, if the job's last transaction is still `expected_transaction_id` ("" when the job
+    never ran).
 
-    `former_job`: the name that the job had; its entry goes. `expected_pipeline_id`: of the pipeline's entry; "": there
-    is none yet; None: whichever it is.
+    `former_job` is the job's earlier name, whose entry is removed. `expected_pipeline_id` is the id of the pipeline's
+    entry: "" means that there must be no entry, None accepts any entry.
     """
 
     name: str
@@ -359,7 +370,7 @@ class AdvancePipeline(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str = ""
     params: dict[str, str] = {}
     called_at_millis: int = 0
-    declaration: JobDeclaration | None = None  # None: it stays what it was
+    declaration: JobDeclaration | None = None  # None keeps the earlier declaration
     former_job: str = ""
     expected_pipeline_id: str | None = None
 
@@ -377,7 +388,8 @@ class _OnSubscription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CreateSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
-    """Fields as in SubscriptionDef. `next_version`: the first version whose event it is to get."""
+    """Creates a subscription. The fields mean the same as in SubscriptionDef. `next_version` is the first version whose
+    event the subscription delivers."""
 
     subscription_id: str
     lease_millis: int
@@ -396,8 +408,9 @@ class DropSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
 
 
 class ClaimSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
-    """A new epoch, if the subscription is still in the expected one: `holder` consumes from `next_version` on and
-    writes how far it is to `position_path`. Without holder and path a reset: whoever comes next begins there."""
+    """Begins a new epoch, if the subscription is still in the expected one. `holder` consumes from `next_version` on
+    and stores its position at `position_path`. Without holder and path this is a reset: the next holder begins at
+    `next_version`."""
 
     subscription_id: str
     expected_epoch: int
@@ -421,7 +434,7 @@ Operation = (
 
 
 class Read(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a serializable transaction read, as one of the format's read actions. `type` is a name of ActionType:
+    """A read of a serializable transaction, as one of the format's read actions. `type` is a name of ActionType:
 
     * `..._EXISTS`, `..._DESCRIBE`: the object `name` (found, or not);
     * `CATALOG_SHOW_NAMESPACES`, `CATALOG_SHOW_PIPELINES` (of the catalog), `NAMESPACE_SHOW_TABLES`,
@@ -443,20 +456,20 @@ READ_TYPES = frozenset({
 
 
 class Writer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An idempotent writer and its own count, from 0 up: what is at or below the sequence that a table remembers
-    has been written."""
+    """An idempotent writer and its own count, from 0 up. Writes at or below the sequence that a table remembers have
+    been applied."""
 
     name: str
     sequence: int
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a client asks to commit, whole or not at all.
+    """A transaction that a client asks to commit, whole or not at all.
 
-    `id` is a uuid7 made by the client; `begin_version` a version that it has seen, fixed before the first
-    send. The same id with other operations is refused. `id_was_given`: the id may have been used before, so versions
-    up to the begin version are searched for it, too. `key`: the first transaction with it wins, whatever
-    the others ask (FORMAT.md, "Retries").
+    The client makes `id`, a uuid7, and fixes `begin_version`, a version that it has seen, before the first send. The
+    same id with other operations is refused. `id_was_given` means that the id may have been used before, so versions up
+    to the begin version are searched for it too. `key` is the idempotency key: the first transaction with a key is
+    applied, and later ones with that key get its answer, whatever they request (FORMAT.md, "Retries").
     """
 
     id: str
@@ -474,7 +487,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One object that an operation changed: its definition before and after ("": not there)."""
+    """One object that an operation changed, with the paths of its definition before and after ("" when the object did
+    not exist)."""
 
     name: ObjectName
     path_before: str = ""
@@ -483,8 +497,9 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One recorded fact. `type` is a name of ActionType ("TABLE_INSERT"). `operation` is None in actions of other
-    writers that this revision cannot read; their effect is in the structural diff. `also`: what the operation did
-    to objects beside `name` (a rename's new name, the children of a namespace, tables that a view is bound to)."""
+    software that this revision cannot read; the structural diff shows their effect. `also` holds the effects of the
+    operation on objects other than `name` (a rename's new name, the children of a namespace, tables to which a view is
+    bound)."""
 
     type: str
     name: ObjectName
@@ -495,7 +510,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """All objects that it changed, `name` first; none when it changed nothing."""
+        """All objects that the action changed, `name` first; empty when the action changed nothing."""
         if not self.path_before and not self.path_after:
             return self.also
         first = Effect(name=self.name, path_before=self.path_before, path_after=self.path_after)
@@ -529,8 +544,8 @@ class RecordedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return ""
 
     def touches(self, name: ObjectName) -> bool:
-        """Whether one of its actions is on the object, or changed it along the way. A table's name means a view's
-        too: they share one space of names."""
+        """Whether an action of this transaction names the object, or changed it as a side effect. A table's name also
+        means a view of that name, because tables and views share one space of names."""
         names = {name}
         if name.kind in (Kind.TABLE, Kind.VIEW):
             names = {ObjectName(kind, name.namespace, name.name) for kind in (Kind.TABLE, Kind.VIEW)}
