@@ -1,16 +1,18 @@
 """The copy-on-write B-tree (FORMAT.md, "The tree"): find, scan, apply, diff, bulk build, verify.
 
-Pure: every function is a generator that yields the paths of the nodes that it needs next, is sent a mapping
-that holds them all, and returns its result. `run` and `run_async` drive one. What can be asked for together
-is asked for together, so a driver that loads in parallel waits once a level, not once a node.
+The module is pure. Every function is a generator that yields the paths of the nodes that it needs next, receives a
+mapping with all of them, and returns its result. `run` and `run_async` drive a generator. Nodes that can be requested
+together are requested together, so a driver that loads in parallel waits once for each level, not for each node.
 
-A tree of order N: values in inner nodes too; at most N-1 keys a node; all leaves at one level; every node but
-the root holds at least ceil(N/2)-1 keys. Trees of other writers may hold fuller and emptier nodes and
-deleted separators (`node.DELETED`): they are read as they are, and repaired where `apply` rewrites them.
+A tree of order N has values in inner nodes too, at most N-1 keys in a node, all leaves at one level, and at least
+ceil(N/2)-1 keys in every node except the root. Trees of other software may have fuller and emptier nodes and deleted
+separators (`node.DELETED`). Such nodes are read as they are, and repaired where `apply` rewrites them.
 
-Every node that is loaded is checked against its place: its keys lie strictly between the separators around
-it, leaves lie at one level, and there are at most DEPTH_MAX levels. That also excludes cycles, for a node
-that holds a key cannot lie below itself. What fails raises Corrupt (`corrupt_tree`) and returns nothing.
+Every loaded node is checked against its place: its keys are strictly between the separators around it, leaves are at
+one level, and the tree has at most DEPTH_MAX levels. This also excludes cycles, because a node that holds a key cannot
+be below itself. A failed check raises Corrupt (`corrupt_tree`).
+
+The module is long because readers, writers and the verifier share one notion of a node's place.
 """
 
 from __future__ import annotations
@@ -29,22 +31,22 @@ from alpheus_journal.tree.node import DELETED, KEY_LENGTH_MAX, Node
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[list[NodePath], Mapping[NodePath, Node], T]
-"""Yields the paths needed next (each once, never empty), is sent a mapping with all of them, returns a T."""
+"""Yields the paths needed next (each once, never an empty list), receives a mapping with all of them, returns a T."""
 
 _BELOW_ALL = Key("")
 _ABOVE_ALL = Key("\U0010ffff" * (KEY_LENGTH_MAX + 1))
-"""Longer than any key may be, so above all of them."""
+"""A key longer than any allowed key, so above all keys."""
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """A new tree. `created` holds the new nodes below `root` and nothing else."""
+    """A new tree. `created` holds only the new nodes below `root`."""
 
     root: Node
     created: dict[NodePath, Node]
 
 
 def run(steps: Steps[T], load: Callable[[list[NodePath]], Mapping[NodePath, Node]]) -> T:
-    """The result of `steps`. `load` returns every node it is asked for, or raises."""
+    """Drive `steps` and return their result. `load` returns every requested node, or raises."""
     try:
         wanted = next(steps)
         while True:
@@ -57,7 +59,7 @@ def run(steps: Steps[T], load: Callable[[list[NodePath]], Mapping[NodePath, Node
 async def run_async(
     steps: Steps[T], load: Callable[[list[NodePath]], Awaitable[Mapping[NodePath, Node]]]
 ) -> T:
-    """The result of `steps`. `load` returns every node it is asked for, or raises."""
+    """Drive `steps` and return their result. `load` returns every requested node, or raises."""
     try:
         wanted = next(steps)
         while True:
@@ -67,8 +69,8 @@ async def run_async(
         return result
 
 
-def _together(steps: Sequence[Steps[T]]) -> Steps[list[T]]:
-    """Runs several in step, so that what they need at the same time is one request."""
+def _run_together(steps: Sequence[Steps[T]]) -> Steps[list[T]]:
+    """Run several generators in step, so that the nodes that they need at the same time are one request."""
     if len(steps) == 1:
         return [(yield from steps[0])]
     results: dict[int, T] = {}
@@ -94,7 +96,7 @@ _Item = tuple[Key, str]
 
 
 class _Place(msgspec.Struct, frozen=True, gc=False):
-    """A subtree that is not loaded: its keys lie strictly between `low` and `high`; the root has depth 0."""
+    """A subtree that is not loaded. Its keys are strictly between `low` and `high`. The root has depth 0."""
 
     path: NodePath
     low: Key
@@ -106,7 +108,7 @@ _ROOT = _Place(NodePath(""), _BELOW_ALL, _ABOVE_ALL, 0)
 
 
 class _Levels:
-    """Where the leaves of one tree lie, as far as it has been read."""
+    """The level of the leaves of one tree, as far as the tree has been read."""
 
     def __init__(self, root: Node) -> None:
         self.leaf_depth = DEPTH_MAX - 1
@@ -115,7 +117,7 @@ class _Levels:
         self.enter(root, _ROOT)
 
     def enter(self, node: Node, place: _Place) -> Node:
-        """`node`, loaded from `place`; Corrupt when it does not belong there."""
+        """Return `node`, loaded from `place`. Raise Corrupt when the node does not belong there."""
         keys = node.keys
         if keys and not (place.low < keys[0] and keys[-1] < place.high):
             raise _corrupt(place, "holds keys outside the separators around it")
@@ -124,13 +126,13 @@ class _Levels:
         elif not self.leaf_found:
             self.leaf_found, self.leaf_depth = True, place.depth
         if place.depth > self.leaf_depth or (place.depth < self.leaf_depth and not node.children):
-            raise _corrupt(place, "is a leaf at another level than the leaves before it, or lies below one")
+            raise _corrupt(place, "is a leaf at another level than the leaves before it, or is below a leaf")
         if self.inner_depth >= self.leaf_depth:
             if self.leaf_found:
                 raise _corrupt(
-                    place, "lies at the level of the leaves and has children, or the other way round"
+                    place, "is at the level of the leaves and has children, or the other way round"
                 )
-            raise _corrupt(place, f"lies {DEPTH_MAX} levels deep and has children")
+            raise _corrupt(place, f"is {DEPTH_MAX} levels deep and has children")
         return node
 
 
@@ -144,7 +146,7 @@ def _corrupt(place: _Place, reason: str) -> Corrupt:
 
 
 def _places(node: Node, place: _Place, start: int = 0, end: int | None = None) -> list[_Place]:
-    """The children [start, end) of `node`, which was loaded from `place`."""
+    """Return the places of the children [start, end) of `node`, which was loaded from `place`."""
     keys, depth = node.keys, place.depth + 1
     return [
         _Place(
@@ -158,7 +160,7 @@ def _places(node: Node, place: _Place, start: int = 0, end: int | None = None) -
 
 
 def find(root: Node, keys: Iterable[Key]) -> Steps[dict[Key, str]]:
-    """The values of those `keys` that are there, in ascending order. One request a level for all of them."""
+    """Find the values of those `keys` that exist, in ascending order. Makes one request for each level."""
     found: dict[Key, str] = {}
     levels = _Levels(root)
     frontier = [(root, _ROOT, sorted(set(keys)))]
@@ -183,7 +185,7 @@ def find(root: Node, keys: Iterable[Key]) -> Steps[dict[Key, str]]:
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """What a tree has strictly between two keys; None: above all."""
+    """The entries of a tree strictly between two keys. `below` None means that there is no upper bound."""
 
     above: Key
     below: Key | None
@@ -191,8 +193,8 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 def random_leaves(root: Node, rng: random.Random, count: int) -> Steps[list[Leaf]]:
-    """At most `count` leaves, each found by a random way down: of a tree that we wrote each about as likely as any
-    other. One request a level for all of them."""
+    """Return at most `count` leaves, each found by a random path from the root. In a tree that we wrote all leaves are
+    about equally likely. Makes one request for each level."""
     levels = _Levels(root)
     ways = [(root, _ROOT)] * count
     while any(node.children for node, _ in ways):
@@ -210,15 +212,15 @@ def random_leaves(root: Node, rng: random.Random, count: int) -> Steps[list[Leaf
 
 
 def sorts_otherwise_in_utf16(key: str) -> bool:
-    """Whether a key can have another place among others in UTF-16 order than in that of code points."""
+    """Whether a key can sort differently in UTF-16 order than by code points."""
     return bool(key) and max(key) >= "\ue000"
 
 
 def probe_utf16_order(root: Node, keys: Sequence[Key]) -> Steps[None]:
-    """Loads the nodes where `keys` would lie if the tree were in UTF-16 order, which the Java SDK writes.
+    """Load the nodes that would hold `keys` if the tree were in UTF-16 order, which the Java SDK writes.
 
-    Raises Corrupt when those nodes are not where this order puts them: then what is looked for may be there,
-    unseen. An inner node in that order is refused when it is read, so only places of whole subtrees can differ.
+    Raises Corrupt when those nodes are not at their place in our order, because the wanted keys may then exist where we
+    do not look. An inner node in UTF-16 order is refused when it is read, so only places of whole subtrees can differ.
     """
     levels = _Levels(root)
     frontier = [(root, _ROOT, key.encode("utf-16-be")) for key in keys]
@@ -239,18 +241,18 @@ def _paths(places: Iterable[_Place]) -> list[NodePath]:
 
 
 def scan(root: Node, low: Key, high: Key, *, limit: int | None = None) -> Steps[list[_Item]]:
-    """The entries of [low, high), ascending, at most `limit`.
+    """Return the entries of [low, high), ascending, at most `limit`.
 
-    Without a limit a whole level is one request. With one, a request holds only subtrees that must be read:
-    from the sizes seen so far follows how many entries a subtree can hold at most, as no node of a tree
-    that we wrote holds more than twice as many keys as another, plus one (the root aside). Of other trees it
-    may read a few more.
+    Without a limit a whole level is one request. With a limit, a request holds only subtrees that must be read. The
+    node sizes seen so far tell how many entries a subtree can hold at most: in a tree that we wrote no node except the
+    root holds more than twice as many keys as another node, plus one. In other trees the scan may read a few more
+    nodes.
     """
     if low >= high or (limit is not None and limit <= 0):
         return []
     levels = _Levels(root)
     size_seen = 0
-    # The answer in order, last first: runs of entries, and between them subtrees not read yet.
+    # The answer in reverse order: runs of entries, and between them subtrees not read yet.
     todo: list[list[_Item] | _Place] = []
     todo += reversed(_expand(root, _ROOT, low, high))
     result: list[_Item] = []
@@ -279,8 +281,10 @@ def scan(root: Node, low: Key, high: Key, *, limit: int | None = None) -> Steps[
 def _next_batch(
     todo: Sequence[list[_Item] | _Place], depth: int, room: int | None, capacity: int | None
 ) -> tuple[int, list[_Place]]:
-    """(index in `todo` at which they begin, the subtrees at `depth` from there on that must be read) to fill
-    `room` (None: no bound) when each holds fewer than `capacity` entries (None: unknown)."""
+    """Return the subtrees at `depth` that must be read to fill `room`, and the index in `todo` at which they begin.
+
+    `room` None means no bound. Each subtree holds fewer than `capacity` entries; None means unknown.
+    """
     batch: list[_Place] = []
     start = len(todo)
     while start and (room is None or room > 0):
@@ -298,14 +302,14 @@ def _next_batch(
 
 
 def _expand(node: Node, place: _Place, low: Key, high: Key) -> list[list[_Item] | _Place]:
-    """What `node` holds of [low, high) in order: runs of entries, and subtrees between them."""
+    """Return the content of `node` in [low, high) in order: runs of entries, and subtrees between them."""
     keys, values = node.keys, node.values
     start, end = bisect_left(keys, low), bisect_left(keys, high)
     if not node.children:
         items = list(zip(keys[start:end], values[start:end], strict=True))
         return [[item for item in items if item[1] != DELETED] if DELETED in values else items]
     places = _places(node, place, start, end + 1)
-    # What lies left of the first separator taken is below `low` when that separator is `low` itself.
+    # When the first separator is `low` itself, the subtree on its left is below `low`.
     parts: list[list[_Item] | _Place] = [] if start < end and keys[start] == low else [places[0]]
     for index, below in zip(range(start, end), places[1:], strict=True):
         if values[index] != DELETED:
@@ -315,11 +319,11 @@ def _expand(node: Node, place: _Place, low: Key, high: Key) -> list[list[_Item] 
 
 
 def diff(before: Node, after: Node) -> Steps[list[tuple[Key, str | None, str | None]]]:
-    """(key, value before, value after) of every key whose value differs, ascending; None is absent.
+    """Return (key, value before, value after) of every key whose value differs, ascending. None means absent.
 
-    A subtree that both trees hold under one path between the same separators is never loaded, whatever the
-    heights of the trees; where a separator beside it moved, the nodes along that edge may be. No node is
-    loaded twice. What one round needs is one request.
+    A subtree that both trees hold under one path between the same separators is never loaded, whatever the heights of
+    the trees. Where a separator beside the subtree moved, the nodes along that edge may be loaded. No node is loaded
+    twice, and each round is one request.
     """
     if before == after:
         return []
@@ -331,12 +335,12 @@ def diff(before: Node, after: Node) -> Steps[list[tuple[Key, str | None, str | N
         _collect(root, _ROOT, items) for root, (_, items) in zip((before, after), sides, strict=True)
     ]
     while True:
-        # One path is one content: what both sides still hold cancels out, wherever it lies.
+        # Equal paths mean equal content, so subtrees that both sides hold cancel out, at whatever place they are.
         shared = {place.path for place in frontiers[0]} & {place.path for place in frontiers[1]}
         frontiers = [[place for place in frontier if place.path not in shared] for frontier in frontiers]
         if not any(frontiers):
             break
-        waiting = _covered(*frontiers)
+        waiting = _find_covered(*frontiers)
         ready = _paths(place for frontier in frontiers for place in frontier if place not in waiting)
         wanted = [path for path in ready if path not in known]
         if wanted:
@@ -356,7 +360,7 @@ def diff(before: Node, after: Node) -> Steps[list[tuple[Key, str | None, str | N
 
 
 def _collect(node: Node, place: _Place, items: dict[Key, str]) -> list[_Place]:
-    """The children of `node`, in order; its entries go to `items`."""
+    """Put the entries of `node` into `items`, and return its children in order."""
     items.update(zip(node.keys, node.values, strict=True))
     if DELETED in node.values:
         for key, value in zip(node.keys, node.values, strict=True):
@@ -365,9 +369,9 @@ def _collect(node: Node, place: _Place, items: dict[Key, str]) -> list[_Place]:
     return _places(node, place) if node.children else []
 
 
-def _covered(left: Sequence[_Place], right: Sequence[_Place]) -> set[_Place]:
-    """The subtrees of one side whose range lies strictly within that of a subtree of the other side. They
-    wait: once that one is read, the same path may come up in it. Each side is ascending and disjoint."""
+def _find_covered(left: Sequence[_Place], right: Sequence[_Place]) -> set[_Place]:
+    """Return the subtrees of either side whose range is strictly within the range of a subtree of the other side. They
+    wait, because the other subtree may turn out to hold the same path. Each side is ascending and disjoint."""
     covered: set[_Place] = set()
     i = j = 0
     while i < len(left) and j < len(right):
@@ -389,11 +393,11 @@ def _never(_: NodePath) -> bool:
 
 
 def verify(root: Node, *, order: int, is_foreign: Callable[[NodePath], bool] = _never) -> Steps[list[str]]:
-    """Every broken invariant of the tree as text, empty for a tree that we wrote; reads the whole tree.
+    """Describe every broken invariant of the tree; the list is empty for a tree that we wrote. Reads the whole tree.
 
-    Unlike the others it does not stop at the first: it goes on wherever it is safe to, below no node twice.
-    `is_foreign` is asked about every node after it is loaded (the root: an empty path). Another writer's node
-    may hold any number of keys, deleted ones too; its keys and its place must be right all the same.
+    Unlike the other functions, `verify` does not stop at the first fault. It continues wherever that is safe, and below
+    no node twice. `is_foreign` is called for every node after it is loaded (the root has an empty path). A node of
+    other software may hold any number of keys and deleted keys, but its keys and its place must be correct.
     """
     problems: list[str] = []
     seen: set[NodePath] = set()
@@ -410,7 +414,7 @@ def verify(root: Node, *, order: int, is_foreign: Callable[[NodePath], bool] = _
                 leaf_depth = place.depth if leaf_depth is None else leaf_depth
                 if place.depth != leaf_depth:
                     problems.append(
-                        f"{name} is a leaf at level {place.depth}, others lie at level {leaf_depth}"
+                        f"{name} is a leaf at level {place.depth}, others are at level {leaf_depth}"
                     )
             elif len(node.children) != len(node.keys) + 1:
                 problems.append(f"{name} has {len(node.children)} children and {len(node.keys)} keys")
@@ -419,7 +423,7 @@ def verify(root: Node, *, order: int, is_foreign: Callable[[NodePath], bool] = _
             else:
                 for child in _places(node, place):
                     if child.path in seen:
-                        problems.append(f"{child.path} is the child of two nodes, or lies below itself")
+                        problems.append(f"{child.path} is the child of two nodes, or is below itself")
                     else:
                         seen.add(child.path)
                         below.append(child)
@@ -453,9 +457,9 @@ def _node_problems(node: Node, place: _Place, order: int, is_foreign: bool) -> l
 
 
 class _Draft:
-    """A node being rewritten. Its children are drafts too, or paths of subtrees left as they are.
+    """A node that is being rewritten. Its children are drafts too, or paths of unchanged subtrees.
 
-    Between the steps of one rewrite it may hold too many or too few keys, and separators marked DELETED.
+    Between the steps of one rewrite a draft may hold too many or too few keys, and separators marked DELETED.
     """
 
     __slots__ = ("children", "keys", "values")
@@ -480,11 +484,11 @@ _Change = tuple[Key, str | None]
 def apply(
     root: Node, changes: Mapping[Key, str | None], *, order: int, new_path: Callable[[], NodePath]
 ) -> Steps[Applied]:
-    """The tree with all `changes` made: a value puts, None deletes; to delete what is absent changes nothing.
+    """Return the tree with all `changes` applied: a value puts, None deletes. Deleting an absent key changes nothing.
 
-    Subtrees without a change keep their paths. When no change has an effect, `root` comes back itself and
-    nothing is created, unless it is the root of another writer that may not be written as it is (more keys
-    than `order` allows, deleted separators): a commit writes its root in any case, so that is repaired.
+    Subtrees without a change keep their paths. When no change has an effect, the result is `root` itself and no new
+    node. There is one exception: a commit always writes its root, so a root of other software that may not be written
+    unchanged (more keys than `order` allows, deleted separators) is repaired.
 
     Raises InvalidInput (`too_large`) when the tree would get more than DEPTH_MAX levels.
     """
@@ -506,7 +510,7 @@ def apply(
 
 
 def build(items: Iterable[_Item], *, order: int, new_path: Callable[[], NodePath]) -> Applied:
-    """The tree of `items`, which ascend strictly; nodes are as full as they can be at equal size."""
+    """Build the tree of `items`, which ascend strictly. Nodes have equal sizes and are as full as possible."""
     entries = list(items)
     keys = [key for key, _ in entries]
     assert all(a < b for a, b in pairwise(keys)), "keys ascend"
@@ -514,7 +518,7 @@ def build(items: Iterable[_Item], *, order: int, new_path: Callable[[], NodePath
 
 
 def _finish(root: _Draft, height: int, order: int, new_path: Callable[[], NodePath]) -> Applied:
-    """Splits the root until it fits, and gives every draft its path."""
+    """Split the root until it fits, and give every draft its path."""
     while len(root.keys) >= order:
         pieces, keys, values = _split(root, order)
         root = _Draft(keys, values, list(pieces))
@@ -541,8 +545,8 @@ def _finish(root: _Draft, height: int, order: int, new_path: Callable[[], NodePa
 
 
 def _split(draft: _Draft, order: int) -> tuple[list[_Draft], list[Key], list[str]]:
-    """The draft in as few pieces of equal size as `order` allows, and the separators between them. Two pieces
-    or more are never too small: each gets at least floor((order + 1) / 2) - 1 keys."""
+    """Split the draft into as few pieces of equal size as `order` allows; return the pieces and the separators between
+    them. Two or more pieces are never too small: each gets at least floor((order + 1) / 2) - 1 keys."""
     total = len(draft.keys) + 1
     count = -(-total // order)
     pieces: list[_Draft] = []
@@ -560,7 +564,8 @@ def _split(draft: _Draft, order: int) -> tuple[list[_Draft], list[Key], list[str
 
 
 class _Edit:
-    """One `apply`. A place passed along a draft gives the separators around it and its depth."""
+    """The state of one `apply`. Each draft is passed together with its place: the separators around it, and its
+    depth."""
 
     def __init__(self, root: Node, order: int) -> None:
         self.levels = _Levels(root)
@@ -569,7 +574,7 @@ class _Edit:
         self.order = order
 
     def place(self, draft: _Draft, index: int, place: _Place) -> _Place:
-        """Where child `index` of `draft` lies."""
+        """Return the place of child `index` of `draft`."""
         child = draft.children[index]
         low = draft.keys[index - 1] if index else place.low
         high = draft.keys[index] if index < len(draft.keys) else place.high
@@ -582,9 +587,9 @@ class _Edit:
         return _draft(self.levels.enter(nodes[child], place))
 
     def change(self, node: Node, place: _Place, changes: Sequence[_Change]) -> Steps[_Draft | None]:
-        """`node` with the changes made and everything below it legal; None when nothing changes.
+        """Return a draft of `node` with the changes applied and all nodes below it legal, or None when nothing changes.
 
-        The draft itself may hold too many or too few keys: whoever holds its siblings mends that.
+        The draft itself may hold too many or too few keys; the rewrite of its parent corrects that.
         """
         if not node.children:
             return _change_leaf(node, changes)
@@ -597,7 +602,7 @@ class _Edit:
             else:
                 below.setdefault(index, []).append((key, value))
         draft = _Draft(list(node.keys), values, list(node.children))
-        drafts = yield from _together(
+        drafts = yield from _run_together(
             [self._change_child(self.place(draft, index, place), some) for index, some in below.items()]
         )
         for index, child in zip(below, drafts, strict=True):
@@ -613,9 +618,9 @@ class _Edit:
         return (yield from self.change(self.levels.enter(nodes[place.path], place), place, changes))
 
     def repair(self, draft: _Draft, place: _Place) -> Steps[None]:
-        """Makes everything directly below `draft` legal that is a draft: replaces deleted separators, merges
-        children that hold too few keys, splits those that hold too many. May leave a single child that holds
-        too few, under a draft without keys; the merge one level up then calls this again."""
+        """Make all drafts directly below `draft` legal: replace deleted separators, merge children with too few keys,
+        split children with too many. This may leave a draft without keys above a single child with too few keys; the
+        merge one level up then calls `repair` again."""
         if not draft.children:
             if DELETED in draft.values:
                 entries = [e for e in zip(draft.keys, draft.values, strict=True) if e[1] != DELETED]
@@ -626,12 +631,12 @@ class _Edit:
         self._split_large(draft)
 
     def _replace_deleted(self, draft: _Draft, place: _Place) -> Steps[None]:
-        """Each deleted separator gives way to the largest entry to its left; when nothing is left there, it
-        goes together with the empty subtree."""
+        """Replace each deleted separator by the largest entry to its left. When the subtree to its left is empty,
+        remove the separator and the subtree."""
         gaps = [index for index, value in enumerate(draft.values) if value == DELETED]
         if not gaps:
             return
-        largest = yield from _together([self._pop_child(draft, index, place) for index in gaps])
+        largest = yield from _run_together([self._pop_child(draft, index, place) for index in gaps])
         for index, entry in reversed(list(zip(gaps, largest, strict=True))):
             if entry is None:
                 del draft.keys[index], draft.values[index], draft.children[index]
@@ -639,14 +644,14 @@ class _Edit:
                 draft.keys[index], draft.values[index] = entry
 
     def _pop_child(self, draft: _Draft, index: int, place: _Place) -> Steps[_Item | None]:
-        """Takes the largest entry out of child `index`; None when that holds no entry."""
+        """Remove and return the largest entry of child `index`, or return None when the child holds no entry."""
         below = self.place(draft, index, place)
         child = yield from self.open(draft.children[index], below)
         draft.children[index] = child
         return (yield from self._pop(child, below))
 
     def _pop(self, draft: _Draft, place: _Place) -> Steps[_Item | None]:
-        """Takes the largest entry out of `draft`, and leaves all below it legal."""
+        """Remove and return the largest entry of `draft`, and leave all nodes below it legal."""
         yield from self.repair(draft, place)
         if not draft.children:
             return (draft.keys.pop(), draft.values.pop()) if draft.keys else None
@@ -669,8 +674,8 @@ class _Edit:
             index = left
 
     def _prefer_left(self, draft: _Draft, index: int) -> bool:
-        """Whether child `index` merges with its left sibling: with the right one where that is loaded and the
-        left one is not."""
+        """Whether child `index` merges with its left sibling. It merges with the right sibling where only that one is
+        loaded."""
         if index == 0:
             return False
         if index == len(draft.keys):
@@ -680,7 +685,7 @@ class _Edit:
         )
 
     def _merge(self, draft: _Draft, index: int, place: _Place) -> Steps[None]:
-        """Makes one child of children `index` and `index + 1`, which may then hold too many keys."""
+        """Merge children `index` and `index + 1` into one child, which may then hold too many keys."""
         left = yield from self.open(draft.children[index], self.place(draft, index, place))
         right = yield from self.open(draft.children[index + 1], self.place(draft, index + 1, place))
         merged = _Draft(
@@ -714,11 +719,12 @@ def _change_leaf(node: Node, changes: Sequence[_Change]) -> _Draft | None:
 
 
 _FEW = 32
-"""So many changes of a leaf are cheaper made one by one than by sorting all anew (measured at 127 keys)."""
+"""Up to this number of changes of a leaf, applying them one by one is cheaper than sorting again (measured at 127
+keys)."""
 
 
 def _merge_few(keys: list[Key], values: list[str], changes: Sequence[_Change]) -> bool:
-    """Makes ascending changes in place; whether there was an effect."""
+    """Apply ascending changes in place. Return whether they had an effect."""
     changed = False
     place = 0
     for key, value in changes:

@@ -1,11 +1,11 @@
-"""One tree node as one Arrow file, and the gate for hostile bytes (FORMAT.md, "Node file").
+"""One tree node as one Arrow file, and the checks of hostile bytes (FORMAT.md, "Node file").
 
-`decode_node` turns any bytes into a `NodeFile` or raises Corrupt: it never crashes the process, never
-allocates more than a small multiple of the file, and never passes a part of a node for the whole. What it
-tolerates of other writers is named in `NodeFile.defects`.
+`decode_node` turns any bytes into a `NodeFile` or raises Corrupt. It never crashes the process, never allocates more
+than a small multiple of the file, and never takes a part of a node for the whole. `NodeFile.defects` names the
+deviations of other software that it tolerates.
 
-Checked here: one file. Not checked here, because it needs more than one file or the catalog's definition:
-bounds and levels (`alpheus_journal.tree.btree`), names in keys and definition paths (`alpheus_journal.format`).
+This module checks one file alone. Checks that need several files or the catalog's definition are elsewhere: bounds and
+levels in `alpheus_journal.tree.btree`, names in keys and definition paths in `alpheus_journal.format`.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from alpheus_journal.format import Key, NodePath
 SCHEMA = pa.schema([("key", pa.utf8()), ("value", pa.utf8()), ("pnode", pa.utf8())])
 
 KEY_LENGTH_MAX = 4 + 2 * fmt.NAME_SIZE_BYTES_MAX
-"""Characters of the longest key: exact for ASCII names, an upper bound for both paddings else."""
+"""Characters of the longest key: exact for ASCII names, for other names an upper bound under both paddings."""
 SYSTEM_ROWS_MAX = 256
 ROWS_MAX = 1 << 20
-"""Of one file, actions included. A file of the largest size allowed has fewer rows that say something."""
+"""Rows of one file, actions included. Even the largest allowed file has fewer rows with content."""
 
 DELETED = ""
 """Value of a separator whose key is deleted (FORMAT.md, "Node file": a row with a null value)."""
 
 UTF16_ORDER = "utf16_order"
-"""A defect, and the kind of the finding that names it: keys in the order in which the Java SDK sorts."""
+"""The name of a defect and of its finding's kind: keys in the order in which the Java SDK sorts."""
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """One tree node in memory.
 
-    `values[i]` is the definition path of `keys[i]`, or `DELETED`: that key is absent but still separates two
-    children. Only inner nodes of other writers hold such; the next rewrite of the node removes them.
+    `values[i]` is the definition path of `keys[i]`, or `DELETED`: such a key is absent but still separates two
+    children. Only inner nodes of other software hold deleted keys; the next rewrite of the node removes them.
     """
 
     keys: tuple[Key, ...]
     """Strictly ascending, padded, as stored."""
     values: tuple[str, ...]
     children: tuple[NodePath, ...] = ()
-    """Empty in a leaf, else one more than `keys`; `children[i]` holds what lies below `keys[i]`."""
+    """Empty in a leaf, else one more than `keys`; `children[i]` holds the keys below `keys[i]`."""
 
 
 EMPTY = Node((), ())
 
 
 class NodeFile(msgspec.Struct, frozen=True):
-    """What one node file says. Every value that a property reads was checked by `decode_node`."""
+    """The content of one node file. `decode_node` has checked every value that a property reads."""
 
     node: Node
     system: dict[str, str]
@@ -66,13 +66,13 @@ class NodeFile(msgspec.Struct, frozen=True):
     """(object key or `catalog_def`, base64 of the action) of a root, in order; the 64-digit dialect's leading
     dot is removed."""
     defects: tuple[str, ...] = ()
-    """Tolerated deviations: `n_keys_overstated`, `tombstone_rows`, `utf16_order`. Those that depend on the
-    catalog's order are found by `defects_of_order`."""
+    """Tolerated deviations: `n_keys_overstated`, `tombstone_rows`, `utf16_order`. `defects_of_order` finds those that
+    depend on the catalog's order."""
     pivot_rows: int = 0
     """Rows between the system rows and the actions, padding included; 0 in a tombstone."""
 
     def defects_of_order(self, order: int) -> tuple[str, ...]:
-        """The deviations from a tree of that order: `overfull`, `unpadded`."""
+        """Return the deviations from a tree of that order: `overfull`, `unpadded`."""
         found = []
         if len(self.node.keys) > order - 1:
             found.append("overfull")
@@ -81,7 +81,8 @@ class NodeFile(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def looks_foreign(self, order: int) -> bool:
-        """Whether another writer must have written it: a node of ours is padded to the order and has no defect."""
+        """Whether other software must have written the node: a node of ours is padded to the order and has no
+        defect."""
         return bool(self.defects or self.defects_of_order(order))
 
     @property
@@ -100,24 +101,24 @@ class NodeFile(msgspec.Struct, frozen=True):
 
     @property
     def rollback_from_root(self) -> str | None:
-        """The root that this one rolled back, None when it is no rollback. The Java SDK copies the row into
-        later commits: it counts only where it equals `previous_root`."""
+        """The root that this one rolled back; None when this root is not a rollback. The Java SDK copies the row into
+        later commits, so the row counts only where it equals `previous_root`."""
         value = self.system.get(fmt.ROW_ROLLBACK_FROM_ROOT)
         return value if value == self.previous_root else None
 
     @property
     def commit_id(self) -> str | None:
-        """None in a root that another writer wrote."""
+        """The commit id; None in a root of other software."""
         return self.system.get(fmt.ROW_COMMIT_ID)
 
     @property
     def previous_commit_id(self) -> str:
-        """What identifies the root of the version below; empty where the root does not say."""
+        """The identity of the root of the version below; empty where this root does not record it."""
         return self.system.get(fmt.ROW_PREVIOUS_COMMIT_ID, "")
 
     @property
     def catalog_id(self) -> str:
-        """Whose version it is; empty where the root, or the tombstone, does not say."""
+        """The id of the catalog of this version; empty where the root or the tombstone does not record it."""
         return self.system.get(fmt.ROW_CATALOG_ID, "")
 
     @property
@@ -126,7 +127,7 @@ class NodeFile(msgspec.Struct, frozen=True):
 
     @property
     def created_at_millis(self) -> int | None:
-        """None in a tombstone."""
+        """The version's time; None in a tombstone."""
         return self._number(fmt.ROW_CREATED_AT_MILLIS)
 
     @property
@@ -159,15 +160,15 @@ def encode_node(
     system: Mapping[str, str] | None = None,
     actions: Sequence[tuple[str, str]] = (),
 ) -> bytes:
-    """The file of `node`: a root when `system` holds `catalog_def`, else a child.
+    """Encode the file of `node`: a root when `system` holds `catalog_def`, else a child.
 
-    `system` gives a root's rows but those that are computed here (`created_at_millis`, `n_keys` and the
-    number of actions); the value of `.crc32`, where it is among them, is computed, too. `actions` are (object
-    key or `catalog_def`, base64 text). `digits` selects the dialect (FORMAT.md, "Dialects"). A root of another
-    writer must have gone through `tree.apply`, which splits it when it has more keys than `order` allows.
+    `system` holds a root's rows except those that are computed here (`created_at_millis`, `n_keys` and the number of
+    actions). When `system` has `.crc32`, its value is computed too. `actions` are (object key or `catalog_def`, base64
+    text). `digits` selects the dialect (FORMAT.md, "Dialects"). A root of other software must have passed through
+    `tree.apply`, which splits a root that has more keys than `order` allows.
 
-    Raises InvalidInput (`too_large`) when the file would exceed `size_max` bytes, or in the 64-digit dialect
-    what the Java SDK can read.
+    Raises InvalidInput (`too_large`) when the file would exceed `size_max` bytes or, in the 64-digit dialect, the size
+    that the Java SDK can read.
     """
     system = system or {}
     is_root = fmt.ROW_CATALOG_DEF in system
@@ -208,7 +209,7 @@ def encode_node(
 
 
 def _checksum(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequence[str | None]) -> str:
-    """Of all rows, the value of the checksum's own left out (FORMAT.md, "Node file")."""
+    """Compute the checksum over all rows, with an empty value in the checksum's own row (FORMAT.md, "Node file")."""
     values = list(values)
     values[keys.index(fmt.ROW_CHECKSUM)] = ""
     crc = 0
@@ -219,8 +220,9 @@ def _checksum(keys: Sequence[str | None], values: Sequence[str | None], pnodes: 
 
 
 def encode_tombstone(*, commit_id: str, catalog_id: str, expired_at_millis: int, version: int) -> bytes:
-    """The file that takes the slot of an expired version (FORMAT.md, "Expiry"): system rows only. It has
-    neither `catalog_def` nor `created_at_millis`: the Java SDK fails on it, else it would find it empty."""
+    """Encode the file that replaces an expired version in its slot (FORMAT.md, "Expiry"), with system rows only. The
+    file has neither `catalog_def` nor `created_at_millis`, so that the Java SDK fails on it instead of reading an
+    empty catalog."""
     rows: dict[str, str] = {
         fmt.ROW_N_KEYS: "0",
         fmt.ROW_COMMIT_ID: commit_id,
@@ -231,13 +233,13 @@ def encode_tombstone(*, commit_id: str, catalog_id: str, expired_at_millis: int,
     return _file(list(rows), list(rows.values()), [None] * len(rows))
 
 
-_WRITE_OPTIONS = pa.ipc.IpcWriteOptions()  # the defaults, which are else put together for each file
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions()  # the defaults, which pyarrow would otherwise build for each file
 
 
 def _file(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequence[str | None]) -> bytes:
     arrays = []
     for column in (keys, values, pnodes):
-        # `pa.array` would import pandas, where it is installed: half a second in somebody's event loop.
+        # `pa.array` would import pandas where it is installed, and block the event loop for half a second.
         builder = StringBuilder()
         builder.append_values(column)
         arrays.append(builder.finish())
@@ -252,15 +254,15 @@ def _file(keys: Sequence[str | None], values: Sequence[str | None], pnodes: Sequ
 
 
 class Malformed(Exception):
-    """The reason why bytes are no node; `decode_node` turns it into Corrupt with the path."""
+    """The reason why bytes are not a node. `decode_node` turns it into Corrupt with the path."""
 
 
 _Column = list[str | None]
 
 
 def decode_node(data: bytes, path: str, *, root: bool, size_max: int) -> NodeFile:
-    """The node that `data` holds. `path` names it in errors only; `root`: a version's, a pin's or a branch's
-    root, which must hold `catalog_def` unless it is a tombstone.
+    """Decode the node in `data`. `path` only names it in errors. With `root`, the node is the root of a version, a pin
+    or a branch, and must hold `catalog_def` unless it is a tombstone.
 
     Raises Corrupt (`corrupt_node`) for anything that is not a node file of the format, and InvalidInput
     (`newer_format`) for a root of a later revision of the extensions.
@@ -273,7 +275,7 @@ def decode_node(data: bytes, path: str, *, root: bool, size_max: int) -> NodeFil
 
 
 def _columns(data: bytes, size_max: int) -> tuple[_Column, _Column, _Column]:
-    """The three columns, after every check that bytes need before a value may be touched, in the order of
+    """Return the three columns, after every check that the bytes need before a value may be touched, in the order of
     FORMAT.md, "Untrusted input"."""
     if len(data) > size_max:
         raise Malformed(f"{len(data)} bytes, {size_max} at most")
@@ -286,8 +288,8 @@ def _columns(data: bytes, size_max: int) -> tuple[_Column, _Column, _Column]:
         raise Malformed(f"claims {rows} rows, which the file cannot hold")
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data))
-        # Metadata of the schema says nothing in this format and is not compared. A dictionary, a view type, a
-        # field that is not nullable, a further column: all differ in what is compared.
+        # The schema's metadata has no meaning in this format and is not compared. The comparison finds a dictionary, a
+        # view type, a field that is not nullable, and an additional column.
         if not reader.schema.equals(SCHEMA):
             raise Malformed("the columns are not key, value and pnode, nullable and utf8")
         batch = reader.get_batch(0)
@@ -296,7 +298,7 @@ def _columns(data: bytes, size_max: int) -> tuple[_Column, _Column, _Column]:
             raise Malformed("the header contradicts itself")
         keys, values, pnodes = (column.to_pylist() for column in batch.columns)
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, EOFError) as error:
-        raise Malformed(f"no valid Arrow file: {str(error)[:200]}") from error
+        raise Malformed(f"it is not a valid Arrow file: {str(error)[:200]}") from error
     return keys, values, pnodes
 
 
@@ -313,16 +315,16 @@ _HEADER_RECORD_BATCH = 3
 
 
 def rows_claimed(data: bytes | memoryview) -> int:
-    """Rows of the one record batch, as its header says.
+    """Return the number of rows of the only record batch, as its header claims.
 
-    Read by hand from the two flatbuffers (Arrow's File.fbs and Message.fbs), because Arrow's reader would
-    decompress a body before anyone could refuse it: 25 KB of zstd were seen to become 805 MB. Metadata
-    version 5 is demanded: version 4 can announce compression in a second place. Raises struct.error when an
-    offset leads outside the file.
+    The two flatbuffers (Arrow's File.fbs and Message.fbs) are read by hand, because Arrow's reader would decompress a
+    body before the caller could refuse it: 25 KB of zstd became 805 MB in a test. Metadata version 5 is required,
+    because version 4 can announce compression in a second place. Raises struct.error when an offset leads outside the
+    file.
     """
     end = len(data) - 10
     if end < 8 or data[:6] != _MAGIC or data[-6:] != _MAGIC:
-        raise Malformed("no Arrow IPC file")
+        raise Malformed("it is not an Arrow IPC file")
     start = end - _I32.unpack_from(data, end)[0]
     if not 8 <= start < end:
         raise Malformed("the footer's length is impossible")
@@ -336,7 +338,7 @@ def rows_claimed(data: bytes | memoryview) -> int:
         raise Malformed(f"holds {count} record batches instead of one")
     offset, metadata_size, body_size = _BLOCK.unpack_from(data, block)
     if offset < 8 or metadata_size < 8 or body_size < 0 or offset + metadata_size + body_size > start:
-        raise Malformed("the record batch lies outside the file")
+        raise Malformed("the record batch is outside the file")
     if _U32.unpack_from(data, offset)[0] != _CONTINUATION:
         raise Malformed("the message has no continuation mark")
     message = offset + 8 + _U32.unpack_from(data, offset + 8)[0]
@@ -344,7 +346,7 @@ def rows_claimed(data: bytes | memoryview) -> int:
     if not version or _I16.unpack_from(data, version)[0] != _METADATA_V5:
         raise Malformed("the Arrow metadata version is not 5")
     if not header_type or not header or data[header_type : header_type + 1] != bytes([_HEADER_RECORD_BATCH]):
-        raise Malformed("the message is no record batch")
+        raise Malformed("the message is not a record batch")
     batch = header + _U32.unpack_from(data, header)[0]
     if _field(data, batch, 3):
         raise Malformed("the body is compressed")
@@ -354,7 +356,7 @@ def rows_claimed(data: bytes | memoryview) -> int:
 
 
 def _field(data: bytes | memoryview, table: int, index: int) -> int:
-    """Position of a flatbuffer table's field, 0 when it is absent."""
+    """Return the position of a flatbuffer table's field, or 0 when the field is absent."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:  # struct would count it from the end
         raise Malformed("an offset leads outside the file")
@@ -366,7 +368,7 @@ def _field(data: bytes | memoryview, table: int, index: int) -> int:
 
 
 def _vector(data: bytes | memoryview, field: int) -> tuple[int, int]:
-    """(position of the first element, number of elements) of a flatbuffer vector."""
+    """Return (position of the first element, number of elements) of a flatbuffer vector."""
     start = field + _U32.unpack_from(data, field)[0]
     return start + 4, _U32.unpack_from(data, start)[0]
 
@@ -419,7 +421,7 @@ def _interpret(keys: _Column, values: _Column, pnodes: _Column, root: bool) -> N
 
 
 def _system_rows(keys: _Column, values: _Column, pnodes: _Column) -> dict[str, str]:
-    """The rows before the first null key, in any order; unknown ones are kept, without meaning."""
+    """Return the rows before the first null key, in any order. Unknown rows are kept without meaning."""
     if len(keys) > SYSTEM_ROWS_MAX:
         raise Malformed(f"has {len(keys)} system rows, {SYSTEM_ROWS_MAX} at most")
     system: dict[str, str] = {}
@@ -478,8 +480,8 @@ def _check_system(system: dict[str, str], root: bool) -> None:
 def _pivot_table(
     keys: _Column, values: _Column, pnodes: _Column, n_keys: int
 ) -> tuple[Node, tuple[str, ...]]:
-    """The node and its defects. The first row has a null key; `n_keys` rows follow, or fewer (the Java SDK
-    overstates it); what comes after them may only be padding."""
+    """Return the node and its defects. The first row has a null key. `n_keys` rows follow, or fewer (the Java SDK
+    overstates `n_keys`). After them only padding may follow."""
     defects: list[str] = []
     try:
         end = keys.index(None, 1)
@@ -508,10 +510,10 @@ def _pivot_table(
         raise Malformed("a value is too long")
     children = _children(pnodes[:end])
     if not all(map(operator.lt, own, own[1:])):  # type: ignore[arg-type]
-        own, stored = _sorted_by_code_point(own, stored, bool(children))  # type: ignore[arg-type]
+        own, stored = _sort_by_code_point(own, stored, bool(children))  # type: ignore[arg-type]
         defects.append(UTF16_ORDER)
     if not children and DELETED in stored:
-        # A key of a leaf separates nothing: a deleted one is simply not there.
+        # A key of a leaf separates nothing, so a deleted key is left out.
         own = [key for key, value in zip(own, stored, strict=True) if value]
         stored = [value for value in stored if value]
     return Node(tuple(own), tuple(stored), children), tuple(defects)  # type: ignore[arg-type]
@@ -529,12 +531,13 @@ def _children(pnodes: _Column) -> tuple[NodePath, ...]:
         raise Malformed(error.message) from error
 
 
-def _sorted_by_code_point(
+def _sort_by_code_point(
     keys: list[str], values: list[str], inner: bool
 ) -> tuple[list[str | None], list[str | None]]:
-    """Keys that the Java SDK wrote in UTF-16 order, put in ours; any other disorder is refused.
+    """Sort keys that the Java SDK wrote in UTF-16 order into our order. Any other disorder is refused.
 
-    An inner node cannot be served: its children hold ranges of the other order, which are no ranges of ours.
+    An inner node in UTF-16 order cannot be read, because its children hold ranges of that order, which are not ranges
+    in our order.
     """
     units = [key.encode("utf-16-be") for key in keys]
     if not all(map(operator.lt, units, units[1:])):

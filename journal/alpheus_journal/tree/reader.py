@@ -1,6 +1,6 @@
-"""Reading one version of the tree from storage, through caches that are never stale.
+"""Read one version of the tree from storage, through caches that are never stale.
 
-Nodes and definitions are immutable and named at random, so a cache keyed by path needs no validation.
+Nodes and definitions are immutable and have random names, so a cache by path needs no validation.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ DEFINITION_CACHE_BYTES_DEFAULT = 64 << 20
 
 Value = TypeVar("Value")
 KeyChange = tuple[Key, str | None, str | None]
-"""Key, definition path before, definition path after; None: absent."""
+"""Key, definition path before, definition path after; None means absent."""
 
 
 async def catalog_def_at(storage: Storage, path: str, version: int) -> CatalogDef:
-    """The catalog definition that a version names. Raises Corrupt (`corrupt_definition`)."""
+    """Read the catalog definition that a version names. Raises Corrupt (`corrupt_definition`)."""
     try:
         data = await storage.read(path, size_max=fmt.DEFINITION_SIZE_BYTES_MAX)
     except NotFound:
         raise Corrupt(
-            f"the catalog definition {path} of version {version} is not there",
+            f"the catalog definition {path} of version {version} is missing",
             kind="corrupt_definition",
             path=path,
             version=version,
@@ -47,7 +47,7 @@ async def catalog_def_at(storage: Storage, path: str, version: int) -> CatalogDe
 
 
 class SizedCache(Generic[Value]):
-    """Least recently used first out, bounded by bytes."""
+    """A cache bounded by bytes. The least recently used entry is dropped first."""
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
@@ -74,14 +74,14 @@ class SizedCache(Generic[Value]):
         self.resize(self.size_max)
 
     def resize(self, size_max: int) -> None:
-        """Keep `size_max` bytes from now on; the last value stays however large it is."""
+        """Keep at most `size_max` bytes from now on. The last value stays, whatever its size."""
         self.size_max = size_max
         while self.size > size_max and len(self._entries) > 1:
             self.size -= self._entries.popitem(last=False)[1][1]
 
 
 def node_size(node: Node) -> int:
-    """About how many bytes a node takes in memory."""
+    """Estimate how many bytes a node takes in memory."""
     return (
         200
         + 120 * len(node.keys)
@@ -92,12 +92,12 @@ def node_size(node: Node) -> int:
 
 
 def page_size(limit: int) -> int:
-    """How many names a page holds when `limit` are asked for; 0: the default."""
+    """Return the number of names in a page when the caller asks for `limit`; 0 means the default."""
     return min(limit or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
 
 
 def names_of(keys: fmt.Keys, kind: Kind, namespace: str, found: Iterable[Key]) -> list[str]:
-    """The last names of the keys that belong to `kind` and, where it has any, `namespace`."""
+    """Return the last names of the keys that belong to `kind` and, for tables and views, to `namespace`."""
     parsed = [keys.parse(key) for key in found]
     if kind is Kind.NAMESPACE:
         return [name.namespace for name in parsed]
@@ -105,17 +105,17 @@ def names_of(keys: fmt.Keys, kind: Kind, namespace: str, found: Iterable[Key]) -
 
 
 def page_of(version: int, found: Sequence[str], size: int) -> Page:
-    """The page of the first `size` names, which may come in several runs, each in order, and twice under both
-    paddings; whether there is one more tells whether to ask again."""
+    """Build the page of the first `size` names. `found` may hold several ordered runs, and a name twice (once for each
+    padding). One name more than `size` means that another page follows."""
     width = max(map(len, found), default=0)
     names = sorted(set(found), key=lambda name: name.ljust(width))  # as keys sort, which are padded
     return Page(version=version, names=tuple(names[:size]), more=len(names) > size)
 
 
 class Reader:
-    """Fetches nodes and definitions of one catalog. Shared by all versions.
+    """Fetches nodes and definitions of one catalog. All versions share a reader.
 
-    `on_node` is told of every child node that is read from storage.
+    `on_node` is called with every child node that is read from storage.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Reader:
         self._on_node = on_node
 
     async def load_nodes(self, paths: Sequence[NodePath]) -> Mapping[NodePath, Node]:
-        """Nodes by path. Raises Corrupt for a dangling pointer or a damaged file."""
+        """Return nodes by path. Raises Corrupt for a dangling pointer or a damaged file."""
         found: dict[NodePath, Node] = {}
         missing: list[NodePath] = []
         for path in paths:
@@ -163,7 +163,7 @@ class Reader:
         self._definitions.set(path, data, len(data) + 200)
 
     async def definitions(self, paths: Mapping[str, Kind]) -> dict[str, bytes]:
-        """Stored bytes of definitions, by path. Raises Corrupt for a dangling pointer."""
+        """Return the stored bytes of definitions by path. Raises Corrupt for a dangling pointer."""
         found: dict[str, bytes] = {}
         missing: list[str] = []
         for path, kind in paths.items():
@@ -175,13 +175,14 @@ class Reader:
         if missing:
             fetched = await self._read_many(missing, fmt.DEFINITION_SIZE_BYTES_MAX, "a definition")
             for path, data in fetched.items():
-                if is_message(paths[path], data):  # else it is read again: it may be whole then, or mended
+                if is_message(paths[path], data):  # a damaged file is read again: it may be repaired by then
                     self.remember_definition(path, data)
             found.update(fetched)
         return found
 
     async def stored(self, paths: Mapping[str, Kind]) -> dict[str, StoredObject]:
-        """As `definitions`, but one that is not there or cannot be one has its damage said, and harms no other."""
+        """Return definitions by path, like `definitions`, except that a missing or impossible definition comes with its
+        damage and does not affect the others."""
         try:
             data = await self.definitions(paths)
         except Corrupt as error:
@@ -198,19 +199,19 @@ class Reader:
             return await self.storage.read_many(list(paths), size_max=size_max)
         except NotFound as error:
             raise Corrupt(
-                f"the catalog points at {what} that is not there: {error.path or error.message}",
+                f"the catalog points at {what} that is missing: {error.path or error.message}",
                 kind="corrupt_tree" if what == "a node" else "corrupt_definition",
                 path=error.path,
                 hint="restore the file from a copy; earlier versions may still be readable",
             ) from error
 
     async def diff(self, before: Node, after: Node) -> list[KeyChange]:
-        """The structural diff: keys in order, reading only what differs."""
+        """Return the structural diff with keys in order. Reads only nodes that differ."""
         return await tree.run_async(tree.diff(before, after), self.load_nodes)
 
     async def find(self, root: Node, names: Sequence[ObjectName]) -> dict[ObjectName, tuple[Key, str]]:
-        """Key and definition path of those names that are there. Names outside ASCII are looked for under
-        both paddings (FORMAT.md, "Dialects")."""
+        """Find key and definition path of those names that exist. Names outside ASCII are looked up under both paddings
+        (FORMAT.md, "Dialects")."""
         wanted: dict[Key, ObjectName] = {}
         other = self.keys.other_padding()
         for name in names:
@@ -228,8 +229,8 @@ class Reader:
         return answer
 
     async def rule_out_utf16_order(self, root: Node, keys: Sequence[Key]) -> None:
-        """Raises Corrupt when a tree of the Java SDK has its nodes in UTF-16 order, where `keys` lie elsewhere
-        than this order looks. Costs nothing but where a key has characters that sort otherwise there."""
+        """Raise Corrupt when a tree of the Java SDK has its nodes in UTF-16 order and `keys` have other places there.
+        Reads nodes only where a key has characters that sort differently in UTF-16 order."""
         if self.keys.version_digits == 64 and root.children:
             odd = [key for key in keys if tree.sorts_otherwise_in_utf16(key)]
             if odd:
@@ -237,7 +238,7 @@ class Reader:
 
 
 class Snapshot:
-    """One version of the catalog, read from the tree. What is Corrupt names the version."""
+    """One version of the catalog, read from the tree. Every Corrupt error names the version."""
 
     def __init__(self, reader: Reader, version: int, root: Node, catalog_def: str) -> None:
         self.reader = reader
@@ -255,13 +256,13 @@ class Snapshot:
             raise
 
     async def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
-        """Objects in the order asked for, damaged ones too."""
+        """Return objects in the order of `names`, including damaged ones; None where no such object exists."""
         return tuple(stored for _, stored in await self.load_with_keys(names))
 
     async def load_with_keys(
         self, names: Sequence[ObjectName]
     ) -> list[tuple[Key | None, StoredObject | None]]:
-        """As `load`, with the key under which an object is stored."""
+        """Return the objects of `load`, each with the key under which it is stored."""
         with self._naming_the_version():
             found = await self.reader.find(
                 self.root, [name for name in names if name.kind is not Kind.CATALOG]
@@ -284,7 +285,7 @@ class Snapshot:
     async def names(
         self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
     ) -> Page:
-        """A page of names in key order. Does not check that the namespace is there."""
+        """Return a page of names in key order. Does not check that the namespace exists."""
         size = page_size(limit)
         found: list[str] = []
         for low, high in self.reader.keys.ranges(kind, namespace, prefix, after):
@@ -303,15 +304,15 @@ class Snapshot:
         return [key for key, _ in await self.rows(low, high, limit)]
 
     async def rows(self, low: Key, high: Key, limit: int) -> list[tuple[Key, str]]:
-        """The first `limit` keys of the half-open range with their definition paths, in key order."""
+        """Return the first `limit` keys of the half-open range with their definition paths, in key order."""
         with self._naming_the_version():
             return await tree.run_async(tree.scan(self.root, low, high, limit=limit), self.reader.load_nodes)
 
     async def created_or_changed_since(
         self, before: Snapshot, kinds: frozenset[Kind]
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        """Objects of this version that were not there at an earlier one, or had another definition there; damaged
-        ones too."""
+        """Yield objects of this version that did not exist at the earlier version `before`, or had another definition,
+        including damaged ones."""
         with self._naming_the_version():
             changes = await self.reader.diff(before.root, self.root)
         found = [(self.reader.keys.parse(key), path) for key, _, path in changes if path is not None]
@@ -324,7 +325,7 @@ class Snapshot:
                 yield name, data[path]
 
     async def entries(self) -> list[tuple[Key, str]]:
-        """Every key with its definition path, in order."""
+        """Return every key with its definition path, in order."""
         with self._naming_the_version():
             steps = tree.scan(self.root, Key(""), Key(chr(0x10FFFF)))
             return await tree.run_async(steps, self.reader.load_nodes)

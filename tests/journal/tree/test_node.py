@@ -431,7 +431,7 @@ def test_every_truncation_is_refused() -> None:
 def test_text_that_is_no_utf8_is_refused() -> None:
     whole = arrow_file(child_rows(NULLS, A))
     assert whole.count(b"def/ns/a") == 1
-    refused(whole.replace(b"def/ns/a", b"def/ns/\xff"), "no valid Arrow file")
+    refused(whole.replace(b"def/ns/a", b"def/ns/\xff"), "not a valid Arrow file")
 
 
 # --- the gate: meaning -----------------------------------------------------------------------------
