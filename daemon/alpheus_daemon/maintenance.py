@@ -186,7 +186,7 @@ class Maintenance:
         self._is_checkpoint_due = self._is_large() and (has_scanned or self._changed_much())
         self._is_index_due = journal.head.version >= START_VERSIONS_MIN
         self._refused: OrderedDict[str, None] = OrderedDict()
-        journal.index.tell_refused = self._refuse
+        journal.index.on_refused = self._refuse
 
     def configure(
         self,

@@ -704,7 +704,7 @@ class Journal:
 
     async def _transactions(self, version: int) -> tuple[int, tuple[RecordedTransaction, ...]]:
         event = self.follower.known_event(version)
-        if self.follower.log.gave_up(version) is not None:
+        if self.follower.log.given_up_range(version) is not None:
             return 0, ()  # the head has nothing of a version that was given up, as far as is known
         if event is None:
             root = await self.follower.root(version)

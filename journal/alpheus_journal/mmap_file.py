@@ -33,6 +33,6 @@ def nameless_copy(data: bytes, cache_dir: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def mapped(file: IO[bytes]) -> mmap.mmap:
+def map_file(file: IO[bytes]) -> mmap.mmap:
     """Map the whole of a file for reading. The file must not be empty."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

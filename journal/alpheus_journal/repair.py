@@ -175,7 +175,9 @@ async def survey(storage: Storage, *, clock: Clock | None = None) -> Survey:
     log, head = follower.log, follower.head.version
     if follower.damage is not None:
         return await _damaged(follower, follower.damage)
-    free = [version for version in range(head) if version not in taken and log.gave_up(version) is None]
+    free = [
+        version for version in range(head) if version not in taken and log.given_up_range(version) is None
+    ]
     holes = ranges_of(
         [version for version in free if not await log.exists(version)]
     )  # other processes may write meanwhile
@@ -294,8 +296,8 @@ def plan(found: Survey, asked: Asked) -> Plan:
         missing = (_hole_problem(found, asked.accept_head), *missing)
     skew = tuple(_find_skew(found, "" if asked.times else "alpheus repair --times"))
     made = Plan(head_version=found.head, problems=(*missing, *skew), steps=())
-    accepts, counts_anew = bool(missing and asked.accept_head), bool(skew and asked.times)
-    if not made.is_complete or not (accepts or counts_anew):
+    accepts, resets_times = bool(missing and asked.accept_head), bool(skew and asked.times)
+    if not made.is_complete or not (accepts or resets_times):
         return made
     lost = [one for one in found.lost if one.version > found.head or _lies_in(one.version, found.holes)]
     if found.foregone is not None:
@@ -309,11 +311,11 @@ def plan(found: Survey, asked: Asked) -> Plan:
         given_up.append(found.foregone.range)
     if not accepts:
         given_up = []
-    if (lost and accepts) or given_up or counts_anew:
+    if (lost and accepts) or given_up or resets_times:
         repair = Repair(
             head_version=found.head,
             lost=tuple(lost) if accepts else (),
-            times_up_to_millis=found.created_at_millis if counts_anew else 0,
+            times_up_to_millis=found.created_at_millis if resets_times else 0,
             given_up=merge_ranges(given_up),
         )
     return msgspec.structs.replace(made, steps=tuple(_steps(found, repair)), repair=repair)

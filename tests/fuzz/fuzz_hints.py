@@ -276,8 +276,8 @@ class IndexRunTarget(_HintTarget):
                 == sorted(at for other, at in zip(numbers, versions, strict=True) if other == number),
                 "what is sought is found",
             )
-        require(index_runs.clipped(found, found.first, found.last).versions.tolist() == versions, "clipped")
-        merged = index_runs.merged([found, found])
+        require(index_runs.clip_run(found, found.first, found.last).versions.tolist() == versions, "clipped")
+        merged = index_runs.merge_runs([found, found])
         pairs = sorted(set(zip(numbers, versions, strict=True)))
         require(
             list(zip(merged.fingerprints.tolist(), merged.versions.tolist(), strict=True)) == pairs, "merged"

@@ -20,7 +20,7 @@ from alpheus_journal.check.trees import TreeCheck
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.format import Key, Kind
 from alpheus_journal.log.index_runs import fingerprint, id_term
-from alpheus_journal.log.times import counts_anew
+from alpheus_journal.log.times import resets_times
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import CheckSummary, Finding
 from alpheus_journal.model.operation_messages import operations_digest
@@ -176,11 +176,11 @@ class _Check:
             try:
                 root = await self._follower.root(version)
             except AlpheusError as error:
-                if log.gave_up(version) is None:
+                if log.given_up_range(version) is None:
                     yield self._findings.of_error(error, version, log.path(version))
                 previous = None
                 continue
-            if log.gave_up(version - 1) is not None and log.gave_up(version) is None:
+            if log.given_up_range(version - 1) is not None and log.given_up_range(version) is None:
                 previous = None  # the version was not made on that one, as far as is known
             try:
                 async for finding in self._check_version(root, previous):
@@ -188,7 +188,7 @@ class _Check:
             except AlpheusError as error:
                 yield self._findings.of_error(error, version, root.path)
             previous = root
-            for transaction in root.transactions if log.gave_up(version) is None else ():
+            for transaction in root.transactions if log.given_up_range(version) is None else ():
                 self._ids.add(transaction.id, version)
         if previous is not None:
             async for finding in self._contents.check_head(previous):
@@ -209,7 +209,7 @@ class _Check:
             previous is not None
             and root.created_at_millis < previous.created_at_millis
             and not root.is_foreign
-            and not counts_anew(root.transactions)
+            and not resets_times(root.transactions)
         ):
             yield self._findings.add(
                 "corrupt_history", "its time is before that of the version below it", root.path, root.version

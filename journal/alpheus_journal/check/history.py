@@ -26,7 +26,7 @@ class HistoryCheck:
 
         None means that it was, as far as the root says and the version below can be read.
         """
-        if not root.version or not root.previous_commit_id or self._follower.log.gave_up(root.version - 1):
+        if not root.version or not root.previous_commit_id or self._follower.log.given_up_range(root.version - 1):
             return None
         try:
             below = previous.commit_id if previous else await self._follower.log.commit_id(root.version - 1)
@@ -56,7 +56,7 @@ class HistoryCheck:
                 elif digits == log.digits:
                     listed[version >> 3] |= 1 << (version & 7)
         for version in evidence.missing_versions(listed, head):
-            if version >= lowest or log.gave_up(version) is not None:
+            if version >= lowest or log.given_up_range(version) is not None:
                 continue  # the versions from `lowest` on were read
             if not await log.exists(version):
                 yield self._add_hole(version, version, head)

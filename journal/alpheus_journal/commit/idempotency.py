@@ -256,7 +256,7 @@ class Retries:
                 except Expired:
                     break
                 for recorded in event.transactions:
-                    if recorded.id == transaction_id and self._follower.log.gave_up(version) is None:
+                    if recorded.id == transaction_id and self._follower.log.given_up_range(version) is None:
                         return Seen(recorded=recorded, event=event)
                     if recorded.cancels == transaction_id:
                         cancelled_in = version

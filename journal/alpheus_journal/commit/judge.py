@@ -18,7 +18,7 @@ from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.execute.execute import check_transaction
 from alpheus_journal.execute.prefetch import settled_names_of
 from alpheus_journal.format import ObjectName
-from alpheus_journal.log.version_files import aside, written_size_max
+from alpheus_journal.log.version_files import run_aside, written_size_max
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import DropNamespace, Transaction
 from alpheus_journal.replay.follower import Follower
@@ -121,7 +121,7 @@ class Judge:
                 check_transaction(transaction, self._clock.now_millis(), may_repair=may_repair)
                 check_reads(transaction, self._keys)
                 check_retry_keys(transaction)
-                stakes = await aside(len(transaction.operations), Stakes, transaction)
+                stakes = await run_aside(len(transaction.operations), Stakes, transaction)
                 await self._executor.yield_after(
                     1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE
                 )

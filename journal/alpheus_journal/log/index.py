@@ -25,21 +25,21 @@ from alpheus_journal.log.index_runs import (
     Gathering,
     Part,
     Run,
-    clipped,
+    clip_run,
     decode_run,
     encode_run,
     fingerprint,
     gaps,
     last_version,
-    merged,
+    merge_runs,
     older_to_merge,
-    refused,
+    run_error,
     run_path,
-    superfluous,
+    superfluous_runs,
     terms,
 )
 from alpheus_journal.log.versions import Log, Root
-from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
+from alpheus_journal.mmap_file import map_file, nameless_copy, open_plain
 from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.storage import Storage, each_of
 
@@ -117,7 +117,7 @@ class Index:
         self.refused: dict[str, AlpheusError] = {}
         """Stored runs of the last look that are not used, and why; under the folder itself why it was not listed."""
         self.counts = Counts()
-        self.tell_refused: Callable[[str, AlpheusError], None] = lambda path, error: None
+        self.on_refused: Callable[[str, AlpheusError], None] = lambda path, error: None
         """Called with each stored run that is found unusable, and why."""
 
     # --- what is known
@@ -183,7 +183,7 @@ class Index:
             if not near:
                 break
             self._memory.remove(near[0])
-            run = merged([run, near[0]])
+            run = merge_runs([run, near[0]])
         self._memory.append(run)
         self._memory.sort(key=lambda run: run.last)
         while self.memory_entries_count > self._memory_entries_max and (self._memory or self._gatherings):
@@ -245,7 +245,7 @@ class Index:
                 return floor
             floor = lower
 
-    def _found(self, wanted: Sequence[int], low: int, high: int) -> list[int]:
+    def _find_proposed(self, wanted: Sequence[int], low: int, high: int) -> list[int]:
         """Versions of [low, high] that any part proposes, newest first."""
         return sorted(
             {
@@ -277,7 +277,7 @@ class Index:
         while position >= low:
             floor = self._floor(position)
             if floor is not None:
-                for version in self._found(wanted, max(low, floor), position):
+                for version in self._find_proposed(wanted, max(low, floor), position):
                     yield version
                 position, at_once = floor - 1, 0
                 continue
@@ -325,7 +325,7 @@ class Index:
             try:
                 return await self._log.read(version)
             except NotFound as error:
-                if self._log.gave_up(version) is not None:
+                if self._log.given_up_range(version) is not None:
                     return None
                 return Corrupt(
                     f"version {version} is below the head and not there",
@@ -392,7 +392,7 @@ class Index:
     async def _open(self, path: str) -> bool:
         """Whether a stored run is one of this history, and is used from now on. What is wrong is in `refused`."""
         try:
-            data = await _mapped(self._log.storage, path, self.cache_dir)
+            data = await _map_run(self._log.storage, path, self.cache_dir)
             run = await asyncio.to_thread(decode_run, data, path, catalog_id=self._catalog_id)
             await self._verify(run, path)
         except NotFound:
@@ -405,7 +405,7 @@ class Index:
             return False
         del self._unopened[path]
         self._stored[path] = run
-        for spare in superfluous(self._stored, 0):
+        for spare in superfluous_runs(self._stored, 0):
             del self._stored[spare]
             self._spare.add(spare)
         self._memory = [part for part in self._memory if not run.first <= part.first <= part.last <= run.last]
@@ -418,7 +418,7 @@ class Index:
     def _refuse(self, path: str, error: AlpheusError) -> None:
         self.refused[path] = error
         self.counts.runs_refused += 1
-        self.tell_refused(path, error)
+        self.on_refused(path, error)
 
     async def _verify(self, run: Run, path: str) -> None:
         """Raises Corrupt (`corrupt_index`) when the slot of the run's last version holds something else than it
@@ -440,12 +440,12 @@ class Index:
         else:
             commit_id, transactions = root.commit_id, root.transactions
         if commit_id != run.commit_id:
-            raise refused(path, f"version {run.last} is {commit_id}, not {run.commit_id}")
-        lacks = self._lacking(run, run.last, transactions)
+            raise run_error(path, f"version {run.last} is {commit_id}, not {run.commit_id}")
+        lacks = self._find_lacking(run, run.last, transactions)
         if lacks:
-            raise refused(path, f"of version {run.last} it lacks {lacks}")
+            raise run_error(path, f"of version {run.last} it lacks {lacks}")
 
-    def _lacking(
+    def _find_lacking(
         self, part: Run | Gathering, version: int, transactions: Iterable[RecordedTransaction]
     ) -> str:
         """A term of a version that a part, which covers it, does not propose it for; or empty."""
@@ -460,14 +460,14 @@ class Index:
         transactions = (await self._log.read(version)).transactions
         found = ""
         for part in list(self._parts()):
-            lacks = part.first <= version <= part.last and self._lacking(part, version, transactions)
+            lacks = part.first <= version <= part.last and self._find_lacking(part, version, transactions)
             if not lacks:
                 continue
             found = f"version {version} has {lacks}, and the index does not say so"
             for path, run in list(self._stored.items()):
                 if run is part:
                     del self._stored[path]
-                    self._untrue[path] = refused(path, f"of version {version} it lacks {lacks}")
+                    self._untrue[path] = run_error(path, f"of version {version} it lacks {lacks}")
                     self._refuse(path, self._untrue[path])
             self._forget(part)
         return found
@@ -540,7 +540,7 @@ class Index:
                     parts.append(reading.run())
                     reading = None
                 end = min(known.last, high)
-                parts.append(clipped(known, position, end))
+                parts.append(clip_run(known, position, end))
                 position = end + 1
                 await asyncio.sleep(0)
                 continue
@@ -561,7 +561,7 @@ class Index:
                 reading = None
         if reading is not None and reading.last >= reading.first:
             parts.append(reading.run())
-        return (await asyncio.to_thread(merged, parts) if parts else None), error
+        return (await asyncio.to_thread(merge_runs, parts) if parts else None), error
 
     async def _store(self, piece: Run, uuid4: str) -> None:
         older: list[Run] = []  # newest first, one below the other
@@ -570,7 +570,7 @@ class Index:
             older.append(min(below, key=lambda run: run.first))
             position = older[-1].first - 1
         count = older_to_merge([len(run) for run in reversed(older)], len(piece))
-        run = await asyncio.to_thread(merged, [piece, *older[:count]]) if count else piece
+        run = await asyncio.to_thread(merge_runs, [piece, *older[:count]]) if count else piece
         commit_id = await self._log.commit_id(run.last)
         data = await asyncio.to_thread(encode_run, run, catalog_id=self._catalog_id, commit_id=commit_id)
         path = run_path(run.last, self._log.digits, uuid4)
@@ -587,7 +587,7 @@ class Index:
             await self._open_all()  # somebody stored more, and deleted it
 
     async def _tidy(self, oldest: int) -> None:
-        gone = self._spare | superfluous(self._stored, oldest)
+        gone = self._spare | superfluous_runs(self._stored, oldest)
         gone |= {path for path, error in self.refused.items() if error.kind == "corrupt_index"}
         for path in sorted(gone):
             await failpoints.reached("index.drop")
@@ -600,7 +600,7 @@ class Index:
         self._bottom = None
 
 
-async def _mapped(storage: Storage, path: str, cache_dir: str) -> bytes | memoryview:
+async def _map_run(storage: Storage, path: str, cache_dir: str) -> bytes | memoryview:
     """The bytes of a run: small ones in memory, large ones mapped, from the store where that is on this machine, else
     from a copy without a name."""
     local = storage.local_path(path)
@@ -615,7 +615,7 @@ async def _mapped(storage: Storage, path: str, cache_dir: str) -> bytes | memory
         if local is not None and isinstance(error, FileNotFoundError):
             raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
         if error.errno in _NO_FILE:
-            raise refused(path, str(error)) from error
+            raise run_error(path, str(error)) from error
         # This machine's trouble says nothing about the run: who refuses runs deletes them.
         raise Unavailable(
             f"index run {path} cannot be opened here: {error}",
@@ -629,9 +629,9 @@ def _map_local(local: str) -> bytes | memoryview:
         size = os.fstat(file.fileno()).st_size
         if size < MAPPED_SIZE_BYTES or size > SIZE_BYTES_MAX:
             return file.read(SIZE_BYTES_MAX + 1)
-        return memoryview(mapped(file))
+        return memoryview(map_file(file))
 
 
 def _map_copy(data: bytes, cache_dir: str) -> memoryview:
     with nameless_copy(data, cache_dir) as file:
-        return memoryview(mapped(file))
+        return memoryview(map_file(file))

@@ -159,7 +159,7 @@ def _run(batch: pa.RecordBatch, first: int, last: int, commit_id: str = "") -> R
     return Run(first=first, last=last, fingerprints=views[0], versions=views[1], commit_id=commit_id)
 
 
-def merged(runs: Sequence[Run]) -> Run:
+def merge_runs(runs: Sequence[Run]) -> Run:
     """One run for what several cover together, without a gap between them."""
     runs = sorted(runs, key=lambda run: run.first)
     first, last = runs[0].first, max(run.last for run in runs)
@@ -179,7 +179,7 @@ def merged(runs: Sequence[Run]) -> Run:
     return _run(batch, first, last)
 
 
-def clipped(run: Run, low: int, high: int) -> Run:
+def clip_run(run: Run, low: int, high: int) -> Run:
     """What a run says of [low, high], which it covers."""
     assert run.first <= low <= high <= run.last, "a part of it"
     batch = _batch(run)
@@ -241,14 +241,14 @@ def decode_run(data: bytes | memoryview, path: str, *, catalog_id: str) -> Run:
     one of a later revision. Whether its history is the stored one is left to ask.
     """
     try:
-        return _decoded(data, path, catalog_id)
+        return _decode(data, path, catalog_id)
     except Malformed as error:
-        raise refused(path, str(error)) from error
+        raise run_error(path, str(error)) from error
     except struct.error as error:
-        raise refused(path, "an offset leads outside the file") from error
+        raise run_error(path, "an offset leads outside the file") from error
 
 
-def refused(path: str, reason: str) -> Corrupt:
+def run_error(path: str, reason: str) -> Corrupt:
     return Corrupt(
         f"index run {path}: {reason}",
         kind="corrupt_index",
@@ -257,7 +257,7 @@ def refused(path: str, reason: str) -> Corrupt:
     )
 
 
-def _decoded(data: bytes | memoryview, path: str, catalog_id: str) -> Run:
+def _decode(data: bytes | memoryview, path: str, catalog_id: str) -> Run:
     if len(data) > SIZE_BYTES_MAX:
         raise Malformed(f"{len(data)} bytes, {SIZE_BYTES_MAX} at most")
     rows = rows_claimed(data)
@@ -281,10 +281,10 @@ def _decoded(data: bytes | memoryview, path: str, catalog_id: str) -> Run:
         raise Malformed(f"no valid Arrow file: {str(error)[:200]}") from error
     if batch.num_rows != rows or any(column.null_count or column.offset for column in batch.columns):
         raise Malformed("the header contradicts itself, or there are nulls")
-    return _checked(batch, metadata, path, catalog_id)
+    return _check_batch(batch, metadata, path, catalog_id)
 
 
-def _checked(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes], path: str, catalog_id: str) -> Run:
+def _check_batch(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes], path: str, catalog_id: str) -> Run:
     bounds = [metadata.get(name, b"") for name in (_FIRST, _LAST)]
     if not all(_DECIMAL.fullmatch(bound) for bound in bounds):
         raise Malformed("it does not say which versions it covers")
@@ -356,7 +356,7 @@ def gaps(parts: Iterable[Run | Gathering | Part], low: int, high: int) -> list[P
     return found
 
 
-def superfluous(runs: Mapping[str, Run], oldest: int) -> set[str]:
+def superfluous_runs(runs: Mapping[str, Run], oldest: int) -> set[str]:
     """The stored runs that nobody misses: another covers the same, or all that they cover has expired.
 
     Of runs that cover the same the first by path stays. So whoever decides at the same time, with whatever other runs

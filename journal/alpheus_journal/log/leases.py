@@ -17,6 +17,7 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import retrieve_error
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import Kind
 from alpheus_journal.log.versions import Log
@@ -207,7 +208,7 @@ class Held:
         putting = self._putting = asyncio.create_task(
             self._storage.put(self.path, self._data), name=f"write {self.path}"
         )
-        putting.add_done_callback(_look_at)
+        putting.add_done_callback(retrieve_error)
         await asyncio.wait([putting])
         self._putting = None
         putting.result()
@@ -317,12 +318,6 @@ class Held:
             if self._putting is not None:
                 self._putting.cancel()  # what may be tried again is not
         self._is_removed = True
-
-
-def _look_at(putting: asyncio.Task[None]) -> None:
-    """Who waited for it may be gone: then its failure is nobody's."""
-    if not putting.cancelled():
-        putting.exception()
 
 
 async def take(

@@ -35,7 +35,7 @@ def next_time(head_millis: int, now_millis: int, operations: Iterable[Operation]
     return head_millis + 1
 
 
-def counts_anew(transactions: Iterable[RecordedTransaction]) -> bool:
+def resets_times(transactions: Iterable[RecordedTransaction]) -> bool:
     """Whether a version of these may have a time before that of the version below it."""
     return any(
         isinstance(action.operation, Repair) and action.operation.times_up_to_millis

@@ -41,7 +41,7 @@ def written_size_max(node_file_size_max: int, digits: int) -> int:
     return min(node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if digits == 64 else node_file_size_max
 
 
-async def aside(weight: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def run_aside(weight: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Pure work on so many operations: of very many in a thread, so that the event loop has its turns meanwhile."""
     if weight <= OPERATIONS_ASIDE_MIN:
         return work(*args, **kwargs)

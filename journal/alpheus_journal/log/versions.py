@@ -100,7 +100,7 @@ class Log:
             hint=f"alpheus create {shlex.quote(storage.url)}",
         )
 
-    def is_of(self, definition: CatalogDef, root: Root) -> None:
+    def bind_definition(self, definition: CatalogDef, root: Root) -> None:
         """From now on it is known whose versions these are, by the definition that `root` names. Raises Corrupt when
         the two disagree."""
         if root.catalog_id not in ("", definition.id):
@@ -116,19 +116,19 @@ class Log:
         self.node_size_max = fmt.node_size_read_max(definition.node_file_size_max)
         self.given_up = definition.given_up
 
-    def gave_up(self, version: int) -> VersionRange | None:
+    def given_up_range(self, version: int) -> VersionRange | None:
         """The range of given-up versions that a version lies in."""
         index = bisect_right(self.given_up, version, key=lambda one: one.first) - 1
         return self.given_up[index] if index >= 0 and version <= self.given_up[index].last else None
 
     def kept_below(self, version: int) -> int:
         """A version, or the next one below it that was not given up."""
-        given_up = self.gave_up(version)
+        given_up = self.given_up_range(version)
         return version if given_up is None else given_up.first - 1
 
     def given_up_error(self, version: int) -> Corrupt:
         """Why a version that was given up cannot be read, or is not one that the head goes back to."""
-        given_up = self.gave_up(version)
+        given_up = self.given_up_range(version)
         others = f", as one of {given_up}" if given_up and given_up.first < given_up.last else ""
         return Corrupt(
             f"version {version} was given up by a repair{others}",
@@ -327,7 +327,7 @@ class Log:
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         return _identity(file, data)
 
-    async def whose(self, version: int) -> str:
+    async def read_catalog_id(self, version: int) -> str:
         """The id of the catalog that a version, or its tombstone, is of. Empty: a tombstone that an earlier release
         made, which does not say it. Raises NotFound, Corrupt."""
         path = self.path(version)
@@ -394,10 +394,10 @@ def check_follows(root: Root, below: str) -> None:
     """Raises Corrupt (`history_replaced`) when a root was made on another version than the one below it, whose commit
     id is `below`. A root that does not say what it was made on follows what is there."""
     if root.previous_commit_id and root.previous_commit_id != below:
-        raise made_on_another(root.version, root.path, root.previous_commit_id, below)
+        raise made_on_another_error(root.version, root.path, root.previous_commit_id, below)
 
 
-def made_on_another(version: int, path: str, made_on: str, below: str) -> Corrupt:
+def made_on_another_error(version: int, path: str, made_on: str, below: str) -> Corrupt:
     """`history_replaced`, with both ids."""
     return Corrupt(
         f"version {version} was made on {made_on}, and version {version - 1} is {below}:"

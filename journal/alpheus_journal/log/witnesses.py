@@ -48,9 +48,9 @@ class PastHeads:
         """The newest version there is; left out when the one before is not older by the interval."""
         if not self._heads or head.at >= self._heads[0].at + self._interval:
             self._heads.insert(0, head)
-            self._heads = self._thinned(head.at)
+            self._heads = self._thin_out(head.at)
 
-    def _thinned(self, now: float) -> list[Known]:
+    def _thin_out(self, now: float) -> list[Known]:
         kept = self._heads[:1]
         for head, older in zip(self._heads[1:], self._heads[2:], strict=False):
             if now - older.at > 2 * (now - kept[-1].at):
@@ -63,7 +63,7 @@ class PastHeads:
 
     def at(self, now: float) -> Sequence[Known]:
         """Those that are to be looked at now."""
-        return tuple(self._thinned(now))
+        return tuple(self._thin_out(now))
 
     def clear(self) -> None:
         self._heads.clear()
@@ -179,10 +179,10 @@ class Witnesses:
             return None  # damage is another matter: whoever reads the version is told
         except AlpheusError as error:
             return error
-        return None if found == known.commit_id else replaced(known.version, known.commit_id, found)
+        return None if found == known.commit_id else replaced_error(known.version, known.commit_id, found)
 
 
-def replaced(version: int, known: str, found: str) -> Corrupt:
+def replaced_error(version: int, known: str, found: str) -> Corrupt:
     """What tells that the store was put back."""
     return Corrupt(
         f"version {version} was {known} and is {found}: the storage was put back to an older state",

@@ -29,7 +29,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import Kind
 from alpheus_journal.log.versions import Log
-from alpheus_journal.mmap_file import mapped, nameless_copy, open_plain
+from alpheus_journal.mmap_file import map_file, nameless_copy, open_plain
 from alpheus_journal.replay.flat import Flat, unpack
 from alpheus_journal.replay.symbols import Comparison
 from alpheus_journal.storage import Storage
@@ -317,7 +317,7 @@ def _map(file: IO[bytes], path: str) -> Opened:
     size = os.fstat(file.fileno()).st_size
     if not size:
         raise Malformed("it is empty")
-    pages = mapped(file)
+    pages = map_file(file)
     facts, flat = decode_checkpoint(pages)
     if hasattr(mmap, "MADV_DONTNEED"):
         pages.madvise(mmap.MADV_DONTNEED)  # the check read every page; few pages are needed from now on

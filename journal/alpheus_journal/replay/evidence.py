@@ -21,7 +21,7 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound, Unavailable
 from alpheus_journal.log.index_runs import SIZE_BYTES_MAX, decode_run, last_version
-from alpheus_journal.log.versions import Log, Root, made_on_another
+from alpheus_journal.log.versions import Log, Root, made_on_another_error
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import LostVersion
 from alpheus_journal.replay.checkpoint import FOLDER, open_checkpoint, parse_checkpoint_path
@@ -44,7 +44,7 @@ class Unlinked(msgspec.Struct, frozen=True):
     below: str
 
     def error(self, log: Log) -> Corrupt:
-        return made_on_another(self.version, log.path(self.version), self.made_on, self.below)
+        return made_on_another_error(self.version, log.path(self.version), self.made_on, self.below)
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +263,7 @@ async def judge_head(
     if top > reached:
         return Around(head=reached, hole=(reached + 1, top), unlinked=unlinked)
     free = around - {*taken}
-    below = {version for version in free if version < head and log.gave_up(version) is None}
+    below = {version for version in free if version < head and log.given_up_range(version) is None}
     if below:
         below -= await find_taken(log, below)  # look again before anything is refused
     if below:
@@ -317,7 +317,7 @@ async def find_hole(log: Log, head: int) -> tuple[int, int] | None:
             listed[version >> 3] |= 1 << (version & 7)
         top = max(top, version)
     for version in missing_versions(listed, head):
-        if log.gave_up(version) is None and not await log.exists(
+        if log.given_up_range(version) is None and not await log.exists(
             version
         ):  # asked again, before anything is refused
             return version, top

@@ -29,9 +29,9 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.format import Kind
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.index_runs import key_term
-from alpheus_journal.log.times import counts_anew
+from alpheus_journal.log.times import resets_times
 from alpheus_journal.log.versions import Log, Root, check_follows
-from alpheus_journal.log.witnesses import Witnesses, replaced
+from alpheus_journal.log.witnesses import Witnesses, replaced_error
 from alpheus_journal.model.answers import Event, StoredObject, make_token
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, TimeMark, VersionRange, merge_ranges
@@ -275,7 +275,7 @@ class Follower:
         except Corrupt:
             return  # damage is no sign of another history; readers of the version get the error
         if found != head.commit_id:
-            self.end_history(replaced(head.version, head.commit_id, found).message, head.version)
+            self.end_history(replaced_error(head.version, head.commit_id, found).message, head.version)
         self.check_history()
 
     def end_history(self, message: str, version: int) -> None:
@@ -342,7 +342,7 @@ class Follower:
             above = await evidence.root_beyond_given_up(self.log, free, taken)
             if above is not None:
                 await self._jump(above[0], above[1])
-        if self.log.gave_up(free) is not None or await self.log.exists(free):
+        if self.log.given_up_range(free) is not None or await self.log.exists(free):
             await self.look_around()
             if self.doubt is None:
                 await self.look_at_slots()
@@ -435,7 +435,7 @@ class Follower:
         if definition is None:
             self._check_follows(root, await self.log.commit_id(root.version - 1))
         else:
-            self.log.is_of(definition, root)
+            self.log.bind_definition(definition, root)
             self._marks = root.catalog_def, definition.time_marks
         self.state = None
         self.replay.jumped()
@@ -492,7 +492,7 @@ class Follower:
         if head.version != self.head.version + 1:
             raise AssertionError(f"version {head.version} accepted after {self.head.version}")
         goes_back = head.created_at_millis < self.head.created_at_millis
-        if goes_back and not self._foreign(head) and not counts_anew(record.transactions):
+        if goes_back and not self._foreign(head) and not resets_times(record.transactions):
             raise Corrupt(
                 f"version {head.version} was created before version {self.head.version}",
                 kind="corrupt_history",
@@ -581,7 +581,7 @@ class Follower:
             error.hint = f"the oldest version that is kept is {error.oldest}"
             raise
         except NotFound as error:
-            if self.log.gave_up(version) is not None:
+            if self.log.given_up_range(version) is not None:
                 raise self.log.given_up_error(version) from None
             path = self.log.path(version)
             raise Corrupt(
@@ -704,7 +704,7 @@ class Follower:
             )
         if version > self.head.version:
             await self.refresh()
-        if self.log.gave_up(version) is not None:
+        if self.log.given_up_range(version) is not None:
             raise self.log.given_up_error(version)
         if version > self.head.version:
             raise InvalidInput(
@@ -731,13 +731,13 @@ class Follower:
         """
         if version >= self.window_start - 1:
             return  # accepting a version compared it with the version below
-        if self.log.gave_up(version + 1) is not None:
+        if self.log.given_up_range(version + 1) is not None:
             return  # the link is lost
         unlinked = None if self.around is None else self.around.unlinked
         if (
             unlinked is not None
             and version < unlinked.version
-            and self.log.gave_up(unlinked.version - 1) is None
+            and self.log.given_up_range(unlinked.version - 1) is None
         ):
             raise unlinked.error(self.log)
         with contextlib.suppress(Expired):

@@ -42,7 +42,7 @@ async def open_log(storage: Storage, *, past_damage: bool = False, known: int | 
                 gather_all(_first_catalog_id(log, root.version), evidence.find_unlinked(log, root)),
             ),
         )
-        log.is_of(definition, root)
+        log.bind_definition(definition, root)
     except Corrupt as damage:
         if not past_damage:
             raise
@@ -85,7 +85,7 @@ async def _open_at(log: Log, head: int) -> Follower:
     try:
         root = await log.read(head)
         definition = await catalog_def_at(log.storage, root.catalog_def, root.version)
-        log.is_of(definition, root)
+        log.bind_definition(definition, root)
         return _make_follower(log, root, definition)
     except Corrupt as damage:
         return await _open_at_readable(log, head, damage)
@@ -117,7 +117,7 @@ async def _open_at_readable(log: Log, head: int, damage: Corrupt) -> Follower:
             definition = definitions[root.catalog_def]
             if definition is None:
                 continue
-            log.is_of(definition, root)
+            log.bind_definition(definition, root)
         except (Corrupt, NotFound):
             continue
         except Expired:
@@ -182,6 +182,6 @@ async def _first_catalog_id(log: Log, head: int) -> str:
     if head == 0:
         return ""
     try:
-        return await log.whose(0)
+        return await log.read_catalog_id(0)
     except AlpheusError:
         return ""

@@ -20,7 +20,7 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt
 from alpheus_journal.format import Key, Kind, ObjectName
-from alpheus_journal.log.times import counts_anew
+from alpheus_journal.log.times import resets_times
 from alpheus_journal.model.answers import Change, ChangeType, Event, Page, StoredObject, make_token
 from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.replay.flat import Flat, groups, pack, pack_name, runs, unpack
@@ -203,7 +203,7 @@ class State:
         if record.version != self.version + 1:
             raise corrupt(f"it does not follow version {self.version}")
         foreign = record.commit_id.startswith("sha256-")  # foreign writers use their clock as it is
-        anew = counts_anew(record.transactions)
+        anew = resets_times(record.transactions)
         if record.created_at_millis < self.created_at_millis and not foreign and not anew:
             raise corrupt("its creation time lies before that of the version below")
         if record.catalog_def_before != self._catalog.path:

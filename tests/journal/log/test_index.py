@@ -30,17 +30,17 @@ from alpheus_journal.log.index_runs import (
     Gathering,
     Part,
     Run,
-    clipped,
+    clip_run,
     decode_run,
     encode_run,
     fingerprint,
     gaps,
     id_term,
     last_version,
-    merged,
+    merge_runs,
     older_to_merge,
     run_path,
-    superfluous,
+    superfluous_runs,
 )
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Committed, Outcome
@@ -87,12 +87,12 @@ def test_runs_say_what_went_in(entries: Entries, split: int, overlap: int, one: 
     for number in {number for number, _ in entries} | {3}:
         assert sorted(whole.find(number)) == sorted(at for found, at in entries if found == number)
     low, high = sorted((one, other))
-    part = clipped(whole, low, high)
+    part = clip_run(whole, low, high)
     assert entries_of(part) == sorted((n, at) for n, at in entries if low <= at <= high)
     lower = run_of([e for e in entries if e[1] <= split], 0, split)
     start = min(split + 1, overlap)
     upper = run_of([e for e in entries if e[1] >= start], start, 20)
-    both = merged([upper, lower])
+    both = merge_runs([upper, lower])
     assert (both.first, both.last, entries_of(both)) == (0, 20, sorted(entries))
     data, path = stored(both)
     decoded = decode_run(data, path, catalog_id=CATALOG)
@@ -197,9 +197,9 @@ def test_whoever_deletes_leaves_what_is_covered(
     gone: set[str] = set()
     for _ in range(3):
         seen = data.draw(st.sets(st.sampled_from(sorted(runs))) if runs else st.just(set[str]()))
-        gone |= superfluous({path: runs[path] for path in seen}, oldest)
-    every = superfluous(runs, oldest)
-    assert superfluous({path: run for path, run in runs.items() if path not in every}, oldest) == set()
+        gone |= superfluous_runs({path: runs[path] for path in seen}, oldest)
+    every = superfluous_runs(runs, oldest)
+    assert superfluous_runs({path: run for path, run in runs.items() if path not in every}, oldest) == set()
     for removed in (gone, every):
         left = [run for path, run in runs.items() if path not in removed]
         assert gaps(left, oldest, 40) == gaps(runs.values(), oldest, 40)
@@ -709,7 +709,7 @@ async def test_an_uncovered_stretch_between_runs_is_read_whole() -> None:
     whole = decode_run(await storage.read(path, size_max=1 << 20), path, catalog_id=ours)
     await storage.delete(path)
     for first, last in ((0, 19), (30, 39), (51, 60)):
-        data = encode_run(clipped(whole, first, last), catalog_id=ours, commit_id=await log.commit_id(last))
+        data = encode_run(clip_run(whole, first, last), catalog_id=ours, commit_id=await log.commit_id(last))
         await storage.put(run_path(last, 32, sea.lake.identities.uuid4()), data)
     for transaction in sea.committed[15:55]:
         reader = await sea.lake.open()
