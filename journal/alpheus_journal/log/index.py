@@ -1,9 +1,11 @@
 """Which versions may hold a transaction id or a retry key, without reading them all.
 
-What is known are parts, each of which covers a range of versions whole: stored runs, opened when a search comes to
-what they cover; runs in memory, of versions that were accepted or read; and what was accepted last. A search goes
-from new to old. Where no part covers, roots are read. A part only proposes versions, the root says; that a version
-is not proposed is certain (FORMAT.md, "Index of ids and keys").
+The index consists of parts, each of which covers a range of versions without a gap: stored runs, opened when a search
+reaches their range; runs in memory, of versions that were accepted or read; and the versions accepted last. A search
+goes from new to old, and reads the roots of versions that no part covers. A part only proposes versions, and the root
+decides. A covered version that is not proposed certainly does not match (FORMAT.md, "Index of ids and keys").
+
+The module is long because searching and writing runs share the parts and the rules for dropping them.
 """
 
 from __future__ import annotations
@@ -44,39 +46,39 @@ from alpheus_journal.model.operations import RecordedTransaction
 from alpheus_journal.storage import Storage, each_of
 
 ROOTS_READ_AT_ONCE = 16
-"""Where nothing covers, by a search."""
+"""Roots that a search reads concurrently where no part covers."""
 ROOTS_INDEXED_AT_ONCE = 4
-"""By the writer of runs, who has time."""
+"""Roots that the writer of runs reads concurrently; it has time."""
 
 PAUSE_SECONDS_MAX = 0.1
 
 MEMORY_ENTRIES_MAX = 1 << 20
-"""Of all that is covered in memory and not stored, 16 bytes each and at most 200 of the newest. Above it the oldest is
-forgotten: from then on a stored run or the roots say it again."""
+"""Entries in memory that are not stored: 16 bytes each, and at most 200 bytes each for the newest. Above this limit the
+oldest are dropped, and a stored run or the roots must be read again for them."""
 SEALED_ENTRIES = 8192
-"""So many are gathered in a dict before they are sorted."""
+"""The number of entries gathered in a dict before they are sorted."""
 SORTED_ENTRIES_MAX = 1 << 16
-"""Up to so many are sorted at once in the event loop: some milliseconds."""
+"""The most entries that are sorted in one step in the event loop, which takes some milliseconds."""
 GATHERINGS_MAX = 4
 
 PIECE_VERSIONS_MAX = 20_000
 PIECE_ENTRIES_MAX = 1 << 20
-"""What one new run takes in: work that a stop may lose."""
+"""The most versions and entries of one new run. A stop loses the work on one run."""
 
 VANISHED_MAX = 3
 MAPPED_SIZE_BYTES = 1 << 20
-"""Smaller files are held in memory."""
+"""Smaller files are held in memory instead of being mapped."""
 
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
-"""Where the file should be is a link, a folder, a socket."""
+"""A link, a folder or a socket is at the path of the file."""
 
 
 class Counts(msgspec.Struct):
-    """Since this process opened the catalog."""
+    """Counts since this process opened the catalog."""
 
     searches: int = 0
     roots_read: int = 0  # by searches and for runs, because no part covered their versions
-    collisions: int = 0  # versions that were proposed and did not hold it
+    collisions: int = 0  # versions that were proposed and did not hold the term
     runs_refused: int = 0
     runs_written: int = 0
     bytes_written: int = 0
@@ -84,7 +86,7 @@ class Counts(msgspec.Struct):
 
 
 class Index:
-    """See the module. One a follower, whose accepted versions it is told."""
+    """The index of one follower, which reports every accepted version to it (see the module)."""
 
     def __init__(
         self,
@@ -106,19 +108,22 @@ class Index:
         self._memory: list[Run] = []
         self._stored: dict[str, Run] = {}  # by path
         self._unopened: dict[str, int] = {}  # listed, path to last version
-        self._spare: set[str] = set()  # stored, and covered by another
-        self._untrue: dict[str, AlpheusError] = {}  # whole, but found by `check` to lack something
-        self._listed = False  # False: never, or something is not there any more
+        self._spare: set[str] = set()  # stored runs that another run covers
+        self._untrue: dict[
+            str, AlpheusError
+        ] = {}  # runs that are whole, but lack an entry that `check` found
+        self._listed = False  # False before the first listing, and when a listed run has vanished
         self._bottom: int | None = (
-            None  # lowest version from which on all up to the head is covered; None: reckon
+            None  # the lowest version from which all versions up to the head are covered; None: to be computed
         )
         self._opening = asyncio.Lock()
         self._writing = asyncio.Lock()
         self.refused: dict[str, AlpheusError] = {}
-        """Stored runs of the last look that are not used, and why; under the folder itself why it was not listed."""
+        """Stored runs of the last listing that are not used, and why. Under the folder's path: why the listing
+        failed."""
         self.counts = Counts()
         self.on_refused: Callable[[str, AlpheusError], None] = lambda path, error: None
-        """Called with each stored run that is found unusable, and why."""
+        """Called with the path of each unusable stored run, and the error."""
 
     # --- what is known
 
@@ -128,26 +133,26 @@ class Index:
 
     @property
     def runs_count(self) -> int:
-        """Stored runs that are open."""
+        """The number of open stored runs."""
         return len(self._stored)
 
     @property
     def entries_count(self) -> int:
-        """Of those."""
+        """The number of entries in open stored runs."""
         return sum(len(run) for run in self._stored.values())
 
     @property
     def memory_entries_count(self) -> int:
-        """Entries that are in memory and not stored, as far as known here."""
+        """The number of entries in memory that are not stored, as far as this process knows."""
         return len(self._fresh) + sum(map(len, self._gatherings)) + sum(map(len, self._memory))
 
     @property
     def stored_version(self) -> int:
-        """The newest version that an open run covers; -1: none does."""
+        """The newest version that an open run covers, or -1."""
         return max((run.last for run in self._stored.values()), default=-1)
 
     def accepted(self, version: int, transactions: Iterable[RecordedTransaction]) -> None:
-        """A version is the head now. Costs a hash a term, and memory within the bound."""
+        """Note that a version is the head now. Costs one hash for each term, and memory within the bound."""
         if version != self._fresh.last + 1:
             self.jumped(version - 1)
         self._fresh.add(version, map(self._fingerprint, terms(transactions)))
@@ -155,13 +160,13 @@ class Index:
             self._seal_fresh()
 
     def jumped(self, head_version: int) -> None:
-        """Versions after the head were passed over; nothing is known of them."""
+        """Note that the versions up to `head_version` were skipped, so that nothing is known about them."""
         self._seal_fresh()
         self._fresh = Gathering(head_version + 1)
         self._bottom = None
 
     def collided(self) -> None:
-        """A version that was proposed does not hold what was sought."""
+        """Count a proposed version that does not hold the term."""
         self.counts.collisions += 1
 
     def _seal_fresh(self) -> None:
@@ -171,7 +176,8 @@ class Index:
             self._keep(run)
 
     def _keep(self, run: Run) -> None:
-        """A run in memory, one with its neighbours as long as that is quickly done; the oldest are forgotten."""
+        """Keep a run in memory, merged with its neighbours while that is fast. Drop the oldest parts above the
+        bound."""
         while True:
             near = [
                 other
@@ -199,7 +205,8 @@ class Index:
         self._bottom = None
 
     def _gather(self, version: int, fingerprints: Iterable[int]) -> None:
-        """What a root that was read says, unless memory is full: what is newer is asked for more often."""
+        """Keep the terms of a root that was read, unless its version is known. Callers skip this when memory is full,
+        because newer versions are needed more often."""
         known: list[Run | Gathering] = [*self._gatherings, *self._memory]
         if any(part.first <= version <= part.last for part in known):
             return
@@ -227,7 +234,8 @@ class Index:
         yield from self._stored.values()
 
     def _floor(self, position: int) -> int | None:
-        """Down to where all is covered from `position` on; None: it is not covered itself."""
+        """Return the lowest version such that all versions from it to `position` are covered, or None when `position`
+        is not covered."""
         if self._bottom is None:
             self._bottom = self.head_version + 1
             self._bottom = self._reach(self.head_version)
@@ -246,7 +254,7 @@ class Index:
             floor = lower
 
     def _find_proposed(self, wanted: Sequence[int], low: int, high: int) -> list[int]:
-        """Versions of [low, high] that any part proposes, newest first."""
+        """Return the versions of [low, high] that any part proposes, newest first."""
         return sorted(
             {
                 version
@@ -262,12 +270,13 @@ class Index:
     async def versions(
         self, sought: Sequence[str], low: int, high: int, *, made_at_millis: int = 0, reads: bool = True
     ) -> AsyncGenerator[int, None]:
-        """The versions of [low, high] that may hold one of the terms, newest first: none that is kept but these.
+        """Yield the versions of [low, high] that may hold one of the terms, newest first. No other kept version holds
+        one.
 
-        Ends at the first version that has expired, where it meets one; and where it meets a version of this software
-        that was made before `made_at_millis`. Without `reads` what no part covers is passed over, and not certain; what
-        is not there and was given up always is. Raises Corrupt for another root that has to be read and cannot. `high`
-        is not above the head.
+        The search ends at an expired version, and at a version of this software that was made before `made_at_millis`.
+        Without `reads`, versions that no part covers are skipped and may hold a term. Missing versions that a repair
+        gave up are always skipped. Raises Corrupt for any other root that must be read and cannot be. `high` is not
+        above the head.
         """
         self.counts.searches += 1
         if any(isinstance(error, Unavailable) for error in self.refused.values()):
@@ -287,7 +296,9 @@ class Index:
                 await self._look()
             reaching = max((last for last in self._unopened.values() if last >= position), default=-1)
             if made_at_millis and (reaching == position or not at_once):
-                at_once = 0  # one root of those that a run covers may tell that the search is over: it is not fetched
+                at_once = (
+                    0  # one root that a run covers may end the search, and then the run need not be fetched
+                )
             elif reaching >= position and await self._open_at(position):
                 continue
             bottom = self._uncovered_from(position)
@@ -328,7 +339,7 @@ class Index:
                 if self._log.given_up_range(version) is not None:
                     return None
                 return Corrupt(
-                    f"version {version} is below the head and not there",
+                    f"version {version} is below the head and missing",
                     kind="corrupt_history",
                     path=self._log.path(version),
                     version=version,
@@ -348,12 +359,12 @@ class Index:
     # --- stored runs
 
     async def _look(self) -> None:
-        """See what is stored: more may be since the last time."""
+        """List the stored runs again, because there may be new ones."""
         async with self._opening:
             await self._list()
 
     async def _open_at(self, position: int) -> bool:
-        """Open what may cover a version that nothing covers; whether something does now."""
+        """Open stored runs that may cover an uncovered version. Return whether a part covers the version now."""
         async with self._opening:
             for _ in range(VANISHED_MAX):
                 for path in sorted(self._unopened, key=lambda path: (self._unopened[path], path)):
@@ -363,11 +374,11 @@ class Index:
                         await self._open(path)
                 if self._floor(position) is not None or self._listed:
                     break
-                await self._list()  # one was deleted since: another covers what it did
+                await self._list()  # a run was deleted since the listing, so another run covers its range
             return self._floor(position) is not None
 
     async def _list(self) -> set[str]:
-        """What is stored now. What is open stays so, also when it was deleted."""
+        """List the stored runs. Open runs stay open, even when their files were deleted."""
         listed: dict[str, int] = {}
         self.refused.clear()
         try:
@@ -376,7 +387,7 @@ class Index:
                     last = last_version(entry.path)
                     if last is not None:
                         listed[entry.path] = last
-        except AlpheusError as error:  # whoever needs it reads roots
+        except AlpheusError as error:  # searches then read roots
             self.refused[FOLDER] = error
         self._unopened = {path: last for path, last in listed.items() if path not in self._stored}
         self._spare &= listed.keys()
@@ -390,7 +401,8 @@ class Index:
         return set(listed)
 
     async def _open(self, path: str) -> bool:
-        """Whether a stored run is one of this history, and is used from now on. What is wrong is in `refused`."""
+        """Open a stored run. Return whether it belongs to this history and is used from now on; `refused` holds the
+        error otherwise."""
         try:
             data = await _map_run(self._log.storage, path, self.cache_dir)
             run = await asyncio.to_thread(decode_run, data, path, catalog_id=self._catalog_id)
@@ -421,9 +433,9 @@ class Index:
         self.on_refused(path, error)
 
     async def _verify(self, run: Run, path: str) -> None:
-        """Raises Corrupt (`corrupt_index`) when the slot of the run's last version holds something else than it
-        says: another history was written there, or it is not whole; `head_missing` when it is free: such a run stays,
-        for it alone may know what was lost."""
+        """Raise Corrupt (`corrupt_index`) when the slot of the run's last version does not hold what the run says:
+        another history was written there, or the run is incomplete. Raise Corrupt (`head_missing`) when the slot is
+        free: such a run is kept, because it may be the only record of lost versions."""
         transactions: tuple[RecordedTransaction, ...] = ()
         try:
             root = await self._log.read(run.last)
@@ -431,11 +443,11 @@ class Index:
             commit_id = await self._log.commit_id(run.last)
         except NotFound:
             raise Corrupt(
-                f"index run {path}: version {run.last} is not there",
+                f"index run {path}: version {run.last} is missing",
                 kind="head_missing",
                 path=path,
                 version=run.last,
-                hint="alpheus repair --dry-run says what is missing",
+                hint="run alpheus repair --dry-run to see what is missing",
             ) from None
         else:
             commit_id, transactions = root.commit_id, root.transactions
@@ -443,31 +455,31 @@ class Index:
             raise run_error(path, f"version {run.last} is {commit_id}, not {run.commit_id}")
         lacks = self._find_lacking(run, run.last, transactions)
         if lacks:
-            raise run_error(path, f"of version {run.last} it lacks {lacks}")
+            raise run_error(path, f"it lacks {lacks} of version {run.last}")
 
     def _find_lacking(
         self, part: Run | Gathering, version: int, transactions: Iterable[RecordedTransaction]
     ) -> str:
-        """A term of a version that a part, which covers it, does not propose it for; or empty."""
+        """Return a term of a covered version for which the part does not propose the version, or an empty text."""
         for term in terms(transactions):
             if version not in part.find(self._fingerprint(term)):
                 return term
         return ""
 
     async def check(self, version: int) -> str:
-        """Whether what is known of one version is what its root says: empty, or what is not. Parts that are wrong are
-        not used any more. Raises as reading a root."""
+        """Compare what the index knows about one version with the version's root. Return an empty text, or a
+        description of the difference. Wrong parts are not used any more. Raises the errors of reading a root."""
         transactions = (await self._log.read(version)).transactions
         found = ""
         for part in list(self._parts()):
             lacks = part.first <= version <= part.last and self._find_lacking(part, version, transactions)
             if not lacks:
                 continue
-            found = f"version {version} has {lacks}, and the index does not say so"
+            found = f"version {version} has {lacks}, which the index lacks"
             for path, run in list(self._stored.items()):
                 if run is part:
                     del self._stored[path]
-                    self._untrue[path] = run_error(path, f"of version {version} it lacks {lacks}")
+                    self._untrue[path] = run_error(path, f"it lacks {lacks} of version {version}")
                     self._refuse(path, self._untrue[path])
             self._forget(part)
         return found
@@ -475,11 +487,12 @@ class Index:
     # --- writing runs
 
     async def write(self, *, oldest: int, new_id: Callable[[], str]) -> int:
-        """Store runs of all versions from `oldest` to the head that none covers; how many were written.
+        """Store runs of all versions from `oldest` to the head that no stored run covers. Return how many were written.
 
-        Then what nobody needs is deleted: runs that others cover, of expired versions only, damaged ones. A version
-        that cannot be read is left out; the first such error is raised at the end. What is stored stays when this is
-        cancelled or the storage goes away; raises Unavailable then, and when it cannot see what is stored.
+        Then delete unneeded runs: runs that others cover, runs of expired versions only, and damaged runs. A version
+        that cannot be read is skipped, and the first such error is raised at the end. Runs that are stored stay when
+        this call is cancelled or the storage fails. Raises Unavailable when the storage fails, also when it cannot be
+        listed.
         """
         failure: AlpheusError | None = None
         unreadable: list[Part] = []
@@ -494,9 +507,9 @@ class Index:
                     futile += bool(gaps(self._stored.values(), piece.first, piece.last))
                     if futile == VANISHED_MAX:
                         raise Unavailable(
-                            f"index runs of the versions from {piece.first} to {piece.last} are gone as soon as they"
+                            f"index runs of the versions from {piece.first} to {piece.last} vanish as soon as they"
                             " are stored",
-                            hint="see what deletes files in checkpoint/",
+                            hint="find out which program deletes files in checkpoint/",
                         )
                 if error is not None:
                     if not isinstance(error, Corrupt):
@@ -514,7 +527,7 @@ class Index:
             for _ in range(VANISHED_MAX):
                 listed = await self._list()
                 if FOLDER not in self.refused:
-                    # What was deleted is stored again, unless another run covers it.
+                    # A run whose file was deleted is stored again, unless another run covers it.
                     self._memory += [self._stored.pop(path) for path in self._stored.keys() - listed]
                 for path in sorted(self._unopened):
                     await self._open(path)
@@ -522,11 +535,11 @@ class Index:
                     break
         for error in self.refused.values():
             if isinstance(error, Unavailable):
-                raise error  # what it covers would be written again
+                raise error  # otherwise the range of that run would be written again
 
     async def _piece(self, gap: Part) -> tuple[Run | None, AlpheusError | None]:
-        """What is not stored, from the lower end of a gap on: from memory where that has it, else from roots. Ends at
-        its bounds, or before a version that cannot be read, with the error."""
+        """Make a run from the lower end of a gap: from memory where it covers the versions, else from roots. The run
+        ends at the bounds of a piece, or before a version that cannot be read; then return the error too."""
         parts: list[Run] = []
         reading: Gathering | None = None
         error: AlpheusError | None = None
@@ -544,7 +557,7 @@ class Index:
                 position = end + 1
                 await asyncio.sleep(0)
                 continue
-            if reading is None:  # not `or`: one without entries covers versions, too
+            if reading is None:  # not `or`: a gathering without entries is falsy and covers versions too
                 reading = Gathering(position)
             end = min(high, position + ROOTS_INDEXED_AT_ONCE - 1)
             began = loop.time()
@@ -555,7 +568,9 @@ class Index:
                 told = root.transactions if isinstance(root, Root) else ()
                 reading.add(version, map(self._fingerprint, terms(told)))
                 position = version + 1
-            await asyncio.sleep(min(loop.time() - began, PAUSE_SECONDS_MAX))  # others have half of the time
+            await asyncio.sleep(
+                min(loop.time() - began, PAUSE_SECONDS_MAX)
+            )  # leave half of the time to other tasks
             if len(reading) >= SORTED_ENTRIES_MAX:
                 parts.append(reading.run())
                 reading = None
@@ -584,7 +599,7 @@ class Index:
             if not await self._open(path) and path in self.refused:
                 raise self.refused[path]
         if path not in self._stored:
-            await self._open_all()  # somebody stored more, and deleted it
+            await self._open_all()  # another process stored a larger run, and deleted this one
 
     async def _tidy(self, oldest: int) -> None:
         gone = self._spare | superfluous_runs(self._stored, oldest)
@@ -601,8 +616,8 @@ class Index:
 
 
 async def _map_run(storage: Storage, path: str, cache_dir: str) -> bytes | memoryview:
-    """The bytes of a run: small ones in memory, large ones mapped, from the store where that is on this machine, else
-    from a copy without a name."""
+    """Return the bytes of a run. A small run is read into memory. A large run is mapped: from the store when its files
+    are on this machine, else from a copy without a name."""
     local = storage.local_path(path)
     try:
         if local is not None:
@@ -616,11 +631,11 @@ async def _map_run(storage: Storage, path: str, cache_dir: str) -> bytes | memor
             raise NotFound(f"there is no file {path}", kind="no_file", path=path) from None
         if error.errno in _NO_FILE:
             raise run_error(path, str(error)) from error
-        # This machine's trouble says nothing about the run: who refuses runs deletes them.
+        # A problem of this machine says nothing about the run, and a refused run would be deleted.
         raise Unavailable(
             f"index run {path} cannot be opened here: {error}",
             path=path,
-            hint="see the limits, the memory and the cache_dir of this process",
+            hint="check the limits, the memory and the cache_dir of this process",
         ) from error
 
 

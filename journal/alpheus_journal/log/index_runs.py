@@ -1,7 +1,7 @@
 """Sorted runs of fingerprints: the files of the index of ids and keys (FORMAT.md, "Index of ids and keys").
 
-Pure: transactions and bytes in, runs out. A run proposes the versions that may hold a transaction id, a
-cancelled id or a retry key, and says for certain that no other version that it covers does.
+This module is pure: it turns transactions and bytes into runs. A run proposes the versions that may hold a transaction
+id, a cancelled id or a retry key. No other version that the run covers holds it, which is certain.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from alpheus_journal.tree.node import Malformed, rows_claimed
 
 REVISION = 1
 ENTRIES_MAX = 1 << 22
-"""Of one stored run: 64 MiB. More stays in several, so that no merge takes more memory than some five times that."""
+"""The most entries of one stored run, 64 MiB. More entries stay in several runs, so that a merge takes at most some
+five times as much memory."""
 SIZE_BYTES_MAX = 16 * ENTRIES_MAX + (64 << 10)
 
 SCHEMA = pa.schema(
@@ -43,7 +44,7 @@ Fingerprint = Callable[[str], int]
 
 
 def fingerprint(term: str) -> int:
-    """64 bits of a term; several terms may have the same."""
+    """Return a 64-bit hash of a term. Several terms may have the same hash."""
     return int.from_bytes(hashlib.sha256(term.encode()).digest()[:8], "big")
 
 
@@ -52,7 +53,7 @@ def id_term(transaction_id: str) -> str:
 
 
 def cancel_term(transaction_id: str) -> str:
-    """Of a transaction that cancels this one."""
+    """Return the term under which the cancellation of a transaction is found."""
     return f"cancel:{transaction_id}"
 
 
@@ -61,7 +62,7 @@ def key_term(key: str) -> str:
 
 
 def terms(transactions: Iterable[RecordedTransaction]) -> Iterator[str]:
-    """All that a version is found by."""
+    """Yield all terms under which the version with these transactions is found."""
     for recorded in transactions:
         yield id_term(recorded.id)
         if recorded.cancels:
@@ -74,9 +75,11 @@ def terms(transactions: Iterable[RecordedTransaction]) -> Iterator[str]:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Fingerprints, ascending, each with a version that holds it; of every version from `first` to `last`, all.
+    """Ascending fingerprints, each with a version that holds it: all fingerprints of every version from `first` to
+    `last`.
 
-    Both views are of uint64, in memory or mapped. `commit_id`: of the version `last`; empty in one that is not stored.
+    Both views are of uint64, in memory or mapped. `commit_id` is the one of the version `last`, empty in a run that is
+    not stored.
     """
 
     first: int
@@ -89,7 +92,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return len(self.fingerprints)
 
     def find(self, sought: int) -> Iterator[int]:
-        """The versions of one fingerprint, in no order, perhaps one twice."""
+        """Yield the versions of one fingerprint, in no order and perhaps repeatedly."""
         position = bisect_left(self.fingerprints, sought)
         while position < len(self.fingerprints) and self.fingerprints[position] == sought:
             yield self.versions[position]
@@ -115,7 +118,7 @@ class Gathering:
         return self._entries.get(sought, ())
 
     def add(self, version: int, fingerprints: Iterable[int]) -> None:
-        """All of the version above or of the one below what is there."""
+        """Add all fingerprints of the next version above or below."""
         if version == self.last + 1:
             self.last = version
         else:
@@ -141,7 +144,7 @@ class Gathering:
 
 
 def _uint64(view: memoryview) -> pa.Array:
-    # Not by `pa.array`, which may import pandas: that reads files.
+    # `pa.array` is avoided, because it may import pandas, which reads files.
     return pa.Array.from_buffers(pa.uint64(), len(view), [None, pa.py_buffer(view)])
 
 
@@ -160,7 +163,7 @@ def _run(batch: pa.RecordBatch, first: int, last: int, commit_id: str = "") -> R
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
-    """One run for what several cover together, without a gap between them."""
+    """Merge runs, which together cover their versions without a gap, into one run."""
     runs = sorted(runs, key=lambda run: run.first)
     first, last = runs[0].first, max(run.last for run in runs)
     reach, overlap = runs[0].last, False
@@ -180,7 +183,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
 
 
 def clip_run(run: Run, low: int, high: int) -> Run:
-    """What a run says of [low, high], which it covers."""
+    """Return the part of a run for [low, high], which the run covers."""
     assert run.first <= low <= high <= run.last, "a part of it"
     batch = _batch(run)
     versions = batch.column("version")
@@ -190,10 +193,12 @@ def clip_run(run: Run, low: int, high: int) -> Run:
 
 
 def older_to_merge(sizes: Sequence[int], size: int) -> int:
-    """How many of the runs before a new one of `size` entries, their sizes oldest first, go into one with it.
+    """Return how many of the preceding runs are merged with a new run of `size` entries. `sizes` are their sizes,
+    oldest first.
 
-    Those of at most twice what has come together: so each entry is written anew only into a run half as large again
-    as the one before, O(log n) times in all, and the runs that stay double in size from new to old.
+    A run is merged when it has at most twice as many entries as the runs merged so far. So an entry is rewritten only
+    into a run at least half as large again as its last one, O(log n) times in all, and the runs that stay double in
+    size from new to old.
     """
     count = 0
     for older in reversed(sizes):
@@ -208,7 +213,7 @@ def older_to_merge(sizes: Sequence[int], size: int) -> int:
 
 
 def _crc(metadata: Mapping[bytes, bytes], views: Iterable[memoryview]) -> bytes:
-    """Of what the metadata says, then of the fingerprints, then of the versions."""
+    """Compute the CRC of the metadata, then of the fingerprints, then of the versions."""
     said = (_REVISION, _CATALOG, _FIRST, _LAST, _COMMIT)
     crc = zlib.crc32(b"\n".join(metadata.get(name, b"") for name in said))
     for view in views:
@@ -217,7 +222,7 @@ def _crc(metadata: Mapping[bytes, bytes], views: Iterable[memoryview]) -> bytes:
 
 
 def encode_run(run: Run, *, catalog_id: str, commit_id: str) -> bytes:
-    """The file of a run: one Arrow IPC file, one record batch, no compression. Equal runs give equal bytes."""
+    """Encode a run as one Arrow IPC file with one record batch and no compression. Equal runs give equal bytes."""
     assert len(run) <= ENTRIES_MAX, "a stored run is bounded"
     metadata = {
         _REVISION: b"%d" % REVISION,
@@ -235,10 +240,10 @@ def encode_run(run: Run, *, catalog_id: str, commit_id: str) -> bytes:
 
 
 def decode_run(data: bytes | memoryview, path: str, *, catalog_id: str) -> Run:
-    """A gate for the bytes of a run; its views lie in `data`.
+    """Check and decode the bytes of a run. The views of the run point into `data`.
 
-    Raises Corrupt (`corrupt_index`) for what is no whole run of this catalog, InvalidInput (`newer_format`) for
-    one of a later revision. Whether its history is the stored one is left to ask.
+    Raises Corrupt (`corrupt_index`) for bytes that are not a whole run of this catalog, and InvalidInput
+    (`newer_format`) for a later revision. The caller must still check that the run belongs to the stored history.
     """
     try:
         return _decode(data, path, catalog_id)
@@ -253,7 +258,7 @@ def run_error(path: str, reason: str) -> Corrupt:
         f"index run {path}: {reason}",
         kind="corrupt_index",
         path=path,
-        hint="it only saves time: delete it, and a daemon writes another",
+        hint="delete the run; it only saves time, and a daemon writes another",
     )
 
 
@@ -274,11 +279,11 @@ def _decode(data: bytes | memoryview, path: str, catalog_id: str) -> Run:
                 path=path,
             )
         if revision != b"%d" % REVISION or not reader.schema.equals(SCHEMA):
-            raise Malformed("it has not the columns of an index run")
+            raise Malformed("it does not have the columns of an index run")
         batch = reader.get_batch(0)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, EOFError) as error:
-        raise Malformed(f"no valid Arrow file: {str(error)[:200]}") from error
+        raise Malformed(f"it is not a valid Arrow file: {str(error)[:200]}") from error
     if batch.num_rows != rows or any(column.null_count or column.offset for column in batch.columns):
         raise Malformed("the header contradicts itself, or there are nulls")
     return _check_batch(batch, metadata, path, catalog_id)
@@ -292,14 +297,14 @@ def _check_batch(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes], path: s
     try:
         commit_id = metadata.get(_COMMIT, b"").decode()
     except UnicodeDecodeError:
-        raise Malformed("its commit id is no text") from None
+        raise Malformed("its commit id is not UTF-8") from None
     run = _run(batch, first, last, commit_id)
     if metadata.get(_CRC) != _crc(metadata, (run.fingerprints, run.versions)):
         raise Malformed("the checksum differs")
     if metadata.get(_CATALOG) != catalog_id.encode():
         raise Malformed("it is of another catalog")
     if not first <= last < fmt.VERSION_MAX_EXCLUSIVE or not commit_id or last_version(path) != last:
-        raise Malformed("the versions that it claims cannot be")
+        raise Malformed("the versions that it claims are impossible")
     if batch.num_rows:
         fingerprints, versions = batch.columns
         extremes = pc.min_max(versions).as_py()
@@ -324,7 +329,7 @@ def run_path(last: int, digits: int, uuid4: str) -> str:
 
 
 def last_version(path: str) -> int | None:
-    """That a run's path names; None: it is no path of a run."""
+    """Return the last version in a run's path, or None when the path is not a run's."""
     match = _PATH.fullmatch(path)
     return None if match is None else int(match.group(1)[::-1], 2)
 
@@ -333,14 +338,14 @@ def last_version(path: str) -> int | None:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Of a range of versions, both ends included."""
+    """A range of versions, both ends included."""
 
     first: int
     last: int
 
 
 def gaps(parts: Iterable[Run | Gathering | Part], low: int, high: int) -> list[Part]:
-    """What of [low, high] the parts do not cover, ascending."""
+    """Return the ranges of [low, high] that the parts do not cover, ascending."""
     found: list[Part] = []
     position = low
     for part in sorted(parts, key=lambda part: part.first):
@@ -357,10 +362,11 @@ def gaps(parts: Iterable[Run | Gathering | Part], low: int, high: int) -> list[P
 
 
 def superfluous_runs(runs: Mapping[str, Run], oldest: int) -> set[str]:
-    """The stored runs that nobody misses: another covers the same, or all that they cover has expired.
+    """Return the stored runs that are not needed: another run covers the same versions, or all their versions have
+    expired.
 
-    Of runs that cover the same the first by path stays. So whoever decides at the same time, with whatever other runs
-    before him, leaves those that no other covers.
+    Of runs that cover the same versions, the first by path stays. So processes that decide concurrently, even with
+    different listings, all keep the runs that no other run covers.
     """
     gone: set[str] = set()
     reach = -1

@@ -1,4 +1,4 @@
-"""Rows of a root that reading does not look at: what of them cannot be, for roots without a checksum."""
+"""Check the rows of a root that readers skip, for roots without a checksum: find impossible rows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from alpheus_journal.tree.node import NodeFile
 
 
 def strange_rows(file: NodeFile, root: Root, keys: Keys) -> Iterator[str]:
-    """What is wrong with the rows of a root of ours, each as the rest of a sentence."""
+    """Yield the faults in the rows of a root of ours, each as the end of a sentence."""
     if root.catalog_id or root.previous_commit_id:
         yield f"lacks the row {fmt.ROW_CHECKSUM!r}, which came with {fmt.ROW_CATALOG_ID!r}"
     if not fmt.is_uuid(root.commit_id) or root.commit_id[14] != "4":
-        yield f"has the commit id {root.commit_id[:80]!r}, which is no uuid4"
+        yield f"has the commit id {root.commit_id[:80]!r}, which is not a version 4 UUID"
     if file.format_revision == 0:
-        yield "has the format revision 0, which there is not"
+        yield "has the format revision 0, which does not exist"
     expected = [names for transaction in root.transactions for names in _keys_of(transaction, keys)]
     found = [key for key, _ in file.actions]
     if len(found) != len(expected):
@@ -32,7 +32,7 @@ def strange_rows(file: NodeFile, root: Root, keys: Keys) -> Iterator[str]:
 
 
 def _keys_of(transaction: RecordedTransaction, keys: Keys) -> Iterator[tuple[str, ...]]:
-    """The keys that each action row may have, in order: a name outside ASCII has one in either padding."""
+    """Yield the keys that each action row may have, in order. A name outside ASCII has one key for each padding."""
     yield (fmt.ROW_CATALOG_DEF,)
     for action in transaction.actions:
         yield _keys_of_name(action.name, keys)

@@ -1,8 +1,8 @@
 """Times of versions where clocks are wrong (FORMAT.md, "Times").
 
-A version's time is its writer's clock, and never below that of the version before. So one writer with a clock in the
-future pushes the times of all after it ahead, until a repair lets them count anew: a **time mark** in the catalog's
-definition. Between two marks times ascend.
+A version's time is its writer's clock, and never below the time of the version before. So one writer with a clock in
+the future pushes the times of all later versions ahead, until a repair resets the times. The repair puts a **time
+mark** into the catalog's definition. Between two marks times ascend.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ _told: set[str] = set()
 
 
 def is_ahead(created_at_millis: int, now_millis: int) -> bool:
-    """Whether a head's time is so far in the future that a clock must be wrong: its writer's, or this one."""
+    """Whether a head's time is so far in the future that a clock must be wrong: its writer's clock or this
+    machine's."""
     return created_at_millis > now_millis + fmt.CLOCK_SKEW_MILLIS_MAX
 
 
 def next_time(head_millis: int, now_millis: int, operations: Iterable[Operation] = ()) -> int:
-    """The time of the version after a head that has the time `head_millis`."""
+    """Return the time of the version after a head with the time `head_millis`."""
     if not is_ahead(head_millis, now_millis):
         return max(head_millis, now_millis)
     if any(isinstance(operation, Repair) and operation.times_up_to_millis for operation in operations):
@@ -36,7 +37,7 @@ def next_time(head_millis: int, now_millis: int, operations: Iterable[Operation]
 
 
 def resets_times(transactions: Iterable[RecordedTransaction]) -> bool:
-    """Whether a version of these may have a time before that of the version below it."""
+    """Whether a version with these transactions may have a time before that of the version below it."""
     return any(
         isinstance(action.operation, Repair) and action.operation.times_up_to_millis
         for recorded in transactions
@@ -45,12 +46,12 @@ def resets_times(transactions: Iterable[RecordedTransaction]) -> bool:
 
 
 def tell_ahead(where: str, version: int, ahead_millis: int) -> None:
-    """Log, once a process and catalog, that the times of versions are in the future."""
+    """Log that the times of versions are in the future, once for each process and catalog."""
     if where not in _told:
         _told.add(where)
         log.warning(
-            "%s: version %d has a time %s in the future of this machine's clock; commits go on with times after it."
-            " See alpheus info; alpheus repair --times lets times count anew",
+            "%s: version %d has a time %s ahead of this machine's clock; commits continue with times after it."
+            " See alpheus info; alpheus repair --times resets the times",
             where,
             version,
             duration_text(ahead_millis),
@@ -65,7 +66,7 @@ def duration_text(millis: int) -> str:
 
 
 def time_text(millis: int) -> str:
-    """RFC 3339 of epoch milliseconds; of those that no calendar has, the number."""
+    """Return epoch milliseconds as an RFC 3339 text, or as a number when they are outside the calendar."""
     try:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=millis)).isoformat()
     except OverflowError:
@@ -73,7 +74,7 @@ def time_text(millis: int) -> str:
 
 
 def epochs(marks: Sequence[TimeMark], head: int) -> list[tuple[int, int]]:
-    """Ranges of versions within which times ascend, both ends included, the newest first."""
+    """Return the ranges of versions within which times ascend, both ends included, the newest first."""
     firsts = [0, *(mark.version for mark in marks if mark.version <= head), head + 1]
     return [(first, after - 1) for first, after in itertools.pairwise(firsts)][::-1]
 
@@ -85,9 +86,9 @@ async def version_at(
     head: int,
     created_at: Callable[[int], Awaitable[int]],
 ) -> int:
-    """The last version created at or before a time: in the newest epoch that has one, by halving over version numbers.
+    """Find the last version created at or before a time, in the newest epoch that has one, by bisection.
 
-    Raises Expired, or NotFound (`no_version`) where nothing has expired, when all that is kept is newer.
+    When all kept versions are newer, raises Expired, or NotFound (`no_version`) when no version has expired.
     """
     for first, last in epochs(marks, head):
         low, high = max(first, oldest), last + 1
@@ -104,9 +105,14 @@ async def version_at(
 
 
 async def version_back(count: int, head: int, oldest: Callable[[], Awaitable[int]]) -> int:
-    """The version so far back from the head, which is 1. Raises Expired before version 0, InvalidInput for 0."""
+    """Return the version counted back from the head, which is 1. Raises Expired before version 0, and InvalidInput for
+    a count below 1."""
     if count < 1:
-        raise InvalidInput(f"{count} versions back name no version", kind="bad_version", hint="1: the head")
+        raise InvalidInput(
+            f"{count} versions back is not a version",
+            kind="bad_version",
+            hint="count from 1, which is the head",
+        )
     if count > head + 1:
         kept = await oldest()
         raise Expired(
@@ -116,13 +122,14 @@ async def version_back(count: int, head: int, oldest: Callable[[], Awaitable[int
 
 
 def check_not_future(millis: int, head: int, head_millis: int, now_millis: int) -> None:
-    """Raises InvalidInput (`future_version`) for a time of which nobody can know yet what the catalog then is."""
+    """Raise InvalidInput (`future_version`) for a time in the future, at which the catalog's content is not known
+    yet."""
     if is_ahead(millis, max(head_millis, now_millis)):
         raise InvalidInput(
             f"{time_text(millis)} is in the future: the newest version, {head}, was created at"
             f" {time_text(head_millis)}, and it is {time_text(now_millis)}",
             kind="future_version",
-            hint="leave the time out for the newest version",
+            hint="leave out the time to get the newest version",
         )
 
 

@@ -17,7 +17,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 OPERATIONS_ASIDE_MIN = 500
-"""Of more, what is done with all of them at once is done in a thread: some 10 ms of work."""
+"""Work on more operations than this runs in a thread; it takes some 10 ms."""
 
 
 def action_rows(
@@ -26,8 +26,8 @@ def action_rows(
     identities: Identities,
     encoded: Sequence[actions_pb2.Operation | None] = (),
 ) -> Iterator[tuple[ActionRow, dict[str, bytes]]]:
-    """A transaction's rows in the root, each with the file of an action that is too large for a row. `encoded`: as
-    of `encode_transaction`."""
+    """Yield a transaction's rows in the root, each with the file of an action that is too large for a row. `encoded`
+    is the same as for `encode_transaction`."""
     for key, data in encode_transaction(recorded, keys, encoded):
         if len(data) > fmt.ACTION_ROW_SIZE_BYTES_MAX:
             path = fmt.action_path(identities.uuid4())
@@ -37,12 +37,14 @@ def action_rows(
 
 
 def written_size_max(node_file_size_max: int, digits: int) -> int:
-    """The largest node file that is written: the Java reader's limit counts in its dialect."""
+    """Return the size of the largest node file that is written. In the Java SDK's dialect the Java reader's limit
+    counts too."""
     return min(node_file_size_max, fmt.NODE_FILE_SIZE_BYTES_JAVA) if digits == 64 else node_file_size_max
 
 
 async def run_aside(weight: int, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Pure work on so many operations: of very many in a thread, so that the event loop has its turns meanwhile."""
+    """Run pure work on `weight` operations. Above OPERATIONS_ASIDE_MIN the work runs in a thread, so that the event
+    loop stays responsive."""
     if weight <= OPERATIONS_ASIDE_MIN:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
