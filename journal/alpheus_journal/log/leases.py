@@ -1,8 +1,8 @@
-"""Leases of readers: a copy of a version's root that lives for a time by the store's clock (FORMAT.md, "Leases").
+"""Leases of readers: a copy of a version's root that is valid for a time by the store's clock (FORMAT.md, "Leases").
 
-A reader that takes longer than its version may be kept writes such a copy, and only then looks whether the version is
-still there. What the copy reaches stays until the lease has run out. Who reads without one, or lost it, may find files
-gone, and is told Expired; nobody ever reads something else.
+A reader that needs its version longer than the version may be kept writes such a copy, and only then checks whether the
+version still exists. The files that the copy reaches are kept until the lease has run out. A reader without a lease, or
+with a lost one, may miss deleted files and then gets Expired. No reader ever gets wrong content.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ LEASE_MILLIS_MIN = 1_000
 LEASE_MILLIS_MAX = 86_400_000
 HOLDER_SIZE_BYTES_MAX = 1024
 RENEWALS_IN_LEASE = 3
-"""So often a holder renews while one lease would last."""
+"""How many times a holder renews during the duration of one lease."""
 RESOLUTION_MILLIS = 1_000
-"""Of a store's times: some tell whole seconds, rounded in whichever way."""
+"""The resolution of a store's times: some stores have whole seconds, rounded up or down."""
 REMOVAL_SECONDS_MAX = 5.0
-"""So long a holder tries to remove a lease that it gives up, before it leaves it to run out."""
+"""How long a holder tries to remove a lease that it gives up, before it leaves the lease to run out."""
 READ_AT_ONCE = 16
 
 _DECIMAL = re.compile(r"[1-9]\d{0,15}")
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to read one version: of its root all but the actions. `commit_id`: as of `log.Root`."""
+    """Everything needed to read one version: its root without the actions. `commit_id` means the same as in
+    `versions.Root`."""
 
     version: int
     commit_id: str
@@ -51,7 +52,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lease's file says. `holder`: a claim, for people."""
+    """The content of a lease's file. `holder` is an unverified text for people."""
 
     copy: Copy
     lease_millis: int
@@ -59,7 +60,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A file below `lease/`. Either `lease` is there, or why it cannot be read. Times are the store's."""
+    """A file below `lease/`, with either its `lease` or its `damage`. Times are the store's."""
 
     path: str
     renewed_at_millis: int
@@ -68,19 +69,21 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_out_at_millis(self) -> int:
-        """From then on its reader may be told Expired."""
+        """The time from which the holder may get Expired."""
         return self.renewed_at_millis + (self.lease.lease_millis if self.lease else LEASE_MILLIS_MAX)
 
     @property
     def binds_until_millis(self) -> int:
-        """What it reaches is not deleted before, by the store's clock as it stood when the leases were listed; where
-        it cannot be read, nothing at all is. After that its file may go, too."""
+        """The time until which files that the lease reaches are not deleted, by the store's clock when the leases were
+        listed. While the lease cannot be read, no file at all is deleted. After this time the lease's file may be
+        deleted too."""
         lasts = self.lease.lease_millis if self.lease else LEASE_MILLIS_MAX
         return self.renewed_at_millis + binding_millis(lasts)
 
 
 def binding_millis(lease_millis: int) -> int:
-    """How long a lease binds collectors after its file was modified: longer than its holder takes it for held."""
+    """Return how long a lease binds collectors after its file was modified: longer than its holder regards it as
+    held."""
     return lease_millis + max(lease_millis, 2 * RESOLUTION_MILLIS)
 
 
@@ -88,20 +91,22 @@ def binding_millis(lease_millis: int) -> int:
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """Raises InvalidInput for what would not be read back."""
+    """Encode the file of a lease. Raises InvalidInput for a lease that `decode_lease` would refuse."""
     if not LEASE_MILLIS_MIN <= lease.lease_millis <= LEASE_MILLIS_MAX:
         raise InvalidInput(
-            f"a lease of {lease.lease_millis / 1000:g} s",
-            hint=f"{LEASE_MILLIS_MIN // 1000} to {LEASE_MILLIS_MAX // 1000:,} seconds",
+            f"a lease cannot last {lease.lease_millis / 1000:g} s",
+            hint=f"give {LEASE_MILLIS_MIN // 1000} to {LEASE_MILLIS_MAX // 1000:,} seconds",
         )
     if len(lease.holder.encode("utf-8", "surrogatepass")) > HOLDER_SIZE_BYTES_MAX or fmt.has_surrogate(
         lease.holder
     ):
-        raise InvalidInput(f"the holder {lease.holder[:80]!r} is no text of {HOLDER_SIZE_BYTES_MAX} bytes")
+        raise InvalidInput(
+            f"the holder {lease.holder[:80]!r} is not a text of at most {HOLDER_SIZE_BYTES_MAX} bytes"
+        )
     copy = lease.copy
     return encode_node(
         copy.root,
-        order=len(copy.root.keys) + 1,  # no padding: it is the node of no tree
+        order=len(copy.root.keys) + 1,  # without padding, because the node belongs to no tree
         created_at_millis=copy.created_at_millis,
         size_max=fmt.NODE_FILE_SIZE_BYTES_MAX,
         system={
@@ -116,19 +121,19 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(data: bytes, path: str) -> Lease:
-    """Raises Corrupt (`corrupt_node`), InvalidInput (`newer_format`)."""
+    """Decode the file of a lease. Raises Corrupt (`corrupt_node`) and InvalidInput (`newer_format`)."""
     file = decode_node(data, path, root=True, size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
     text, holder = file.system.get(fmt.ROW_LEASE_MILLIS, ""), file.system.get(fmt.ROW_LEASE_HOLDER, "")
 
     def refuse(reason: str) -> Corrupt:
-        return Corrupt(f"{path} is no lease: {reason}", kind="corrupt_node", path=path)
+        return Corrupt(f"{path} is not a lease: {reason}", kind="corrupt_node", path=path)
 
     if file.is_tombstone:
         raise refuse("it is a tombstone")
     if _DECIMAL.fullmatch(text) is None or not LEASE_MILLIS_MIN <= int(text) <= LEASE_MILLIS_MAX:
         raise refuse(f"it lasts {text[:40]!r} ms")
     if file.version is None or not file.commit_id:
-        raise refuse("it does not say of which version it is")
+        raise refuse("it does not record its version")
     if file.actions:
         raise refuse("it holds actions")
     if len(holder.encode()) > HOLDER_SIZE_BYTES_MAX:
@@ -151,16 +156,16 @@ def decode_lease(data: bytes, path: str) -> Lease:
 
 
 def seconds_since_boot() -> float:
-    """A clock that only goes forward, and where the system has such a one, through the machine's sleep."""
+    """Return a clock that only goes forward and, where the system has such a clock, includes the machine's sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Held:
-    """A lease that this process took by `take`. It lives on only while `renew` is called in time.
+    """A lease that this process took by `take`. The lease stays valid only while `renew` is called in time.
 
-    Its time is the store's: between two renewals no more may pass there than it lasts. The own clock says when to
-    look, and when a write took too long for the store's time to tell. Of one event loop. `renew` is not for concurrent
-    calls; `release` may come at any time.
+    The store's clock decides: between two renewals at most the lease's duration may pass on it. This machine's clock
+    says when to renew, and when a write took too long for the store's time to be trusted. An object belongs to one
+    event loop. `renew` must not be called concurrently; `release` may be called at any time.
     """
 
     def __init__(
@@ -171,18 +176,18 @@ class Held:
         self.lease = lease
         self._data = data
         self._monotonic = monotonic
-        # Of the last write that is known to be there, and when the last one was tried:
+        # Begin and end of the last write that is known to be stored, and the begin of the last attempt:
         self._began = self._ended = self._tried = monotonic()
         self._modified_at_millis = 0
         self._putting: asyncio.Task[None] | None = None
         self._was_removed = False
-        self._is_removed = False  # or it was tried
+        self._is_removed = False  # true also after a failed removal
         self.has_run_out = False
         self.is_released = False
 
     @property
     def is_over(self) -> bool:
-        """It ran out, or was released."""
+        """Whether the lease has run out or was released."""
         return self.has_run_out or self.is_released
 
     @property
@@ -191,20 +196,21 @@ class Held:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to renew it."""
+        """Whether it is time to renew the lease."""
         return self._monotonic() - self._began >= self.seconds / RENEWALS_IN_LEASE
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether it may have run out: only a renewal tells."""
+        """Whether the lease may have run out. Only a renewal shows whether it has."""
         return self.is_over or self._monotonic() - self._began >= self.seconds
 
     async def _write(self) -> tuple[int | None, float]:
-        """When the store modified the file (None: it is gone again), and until when that was found out."""
+        """Write the file. Return its modification time by the store (None when the file is deleted already), and the
+        time by this machine's clock when that was known."""
         assert self._putting is None
         self._tried = self._monotonic()
-        # A request that was sent is not taken back by cancelling who waits for it. So it goes on, and whoever deletes
-        # the file or writes it again waits for it: it shall not land after that.
+        # Cancelling the caller does not take back a request that was sent. So the write continues, and a later delete
+        # or write of the file waits for it, so that the earlier write cannot take effect afterwards.
         putting = self._putting = asyncio.create_task(
             self._storage.put(self.path, self._data), name=f"write {self.path}"
         )
@@ -216,26 +222,27 @@ class Held:
         return None if info is None else info.modified_at_millis, self._monotonic()
 
     async def _settle(self) -> None:
-        """Wait for a write whose caller was cancelled. What became of it the store tells."""
+        """Wait for a write whose caller was cancelled. The next `stat` shows its outcome."""
         putting = self._putting
         if putting is not None:
             await asyncio.wait([putting])
             self._putting = None
 
     def _accept(self, modified_at_millis: int, ended: float) -> None:
-        """The write that was tried last is there."""
+        """Note that the last attempted write is stored."""
         self._modified_at_millis = modified_at_millis
         self._began, self._ended = self._tried, ended
 
     async def begin(self) -> None:
         modified, ended = await self._write()
         if modified is None:
-            raise Unavailable(f"{self.path} was written and is not there", path=self.path)
+            raise Unavailable(f"{self.path} was written and has disappeared", path=self.path)
         self._accept(modified, ended)
 
     async def renew(self) -> None:
-        """Write it anew. Raises Expired (`lease_expired`) once it ran out before: it is given up then. After any other
-        error it is as it was, and the next renewal may come in time. Expired as well when it is released meanwhile."""
+        """Rewrite the file. Raises Expired (`lease_expired`) when the lease has run out, which is then given up, or
+        when it is released during the call. After any other error the lease is unchanged, and the next renewal may
+        come in time."""
         self._check_held()
         await failpoints.reached("lease.renew")
         await self._settle()
@@ -255,12 +262,12 @@ class Held:
             self._accept(modified, ended)
 
     def _continues(self, modified_at_millis: int, ended: float) -> bool:
-        """Whether a write that was there at `ended` by the own clock, and is of that time by the store's, came while
-        the one before still bound every collector.
+        """Whether a write came while the previous write still bound every collector. `modified_at_millis` is its time
+        by the store, and at `ended`, by this machine's clock, it was stored.
 
-        Each of two times may be wrong by the store's resolution: by the first rule, one that came in time is never
-        called late, and one that counts came at most two resolutions late. Some stores say when a write began and not
-        when it was there: the second rule bounds how much later that was.
+        Each of the two store times may be wrong by the store's resolution. By the first rule a write in time is never
+        called late, and an accepted write is at most two resolutions late. Some stores report when a write began, not
+        when it was stored; the second rule bounds that difference.
         """
         lasts = self.lease.lease_millis
         return (
@@ -273,31 +280,31 @@ class Held:
             raise self.expired()
 
     async def _give_up(self, was_removed: bool) -> None:
-        # Before anything is awaited: whoever reads while the file is deleted, or after this was cancelled, is told.
+        # Set before the first await, so that readers get Expired during the deletion and after a cancellation.
         self._was_removed = was_removed
         self.has_run_out = True
         await self._remove()
         raise self.expired()
 
     def expired(self) -> Expired:
-        """What a reader is told once it is over."""
+        """Build the error for a reader after the end of the lease."""
         version = self.lease.copy.version
-        reason = f"for {self.seconds:g} s nobody renewed it"
+        reason = f"it was not renewed for {self.seconds:g} s"
         if self._was_removed:
-            reason = "somebody removed it"
+            reason = "another program removed it"
         elif not self.has_run_out:
             reason = "it was given up"
         return Expired(
-            f"the lease on version {version} ran out: {reason}, and what the version needs may be gone",
+            f"the lease on version {version} ran out: {reason}, and files of the version may be deleted",
             kind="lease_expired",
             version=version,
             path=self.path,
-            hint="begin again with a new reader; a longer lease outlasts longer pauses and outages",
+            hint="restart with a new reader; a longer lease outlasts longer pauses and outages",
         )
 
     async def release(self) -> None:
-        """Give it up: no write of it begins from this call on. Where the file cannot be deleted now it runs out by
-        itself. Idempotent, and to be called again when it was cancelled."""
+        """Give up the lease: from this call on no write of it begins. When the file cannot be deleted now, the lease
+        runs out by itself. Idempotent. Call it again when it was cancelled."""
         self.is_released = True
         await self._remove()
 
@@ -316,7 +323,7 @@ class Held:
             if not limit.expired():
                 raise
             if self._putting is not None:
-                self._putting.cancel()  # what may be tried again is not
+                self._putting.cancel()  # stop further attempts of the write
         self._is_removed = True
 
 
@@ -329,10 +336,12 @@ async def take(
     holder: str = "",
     monotonic: Callable[[], float] = seconds_since_boot,
 ) -> Held:
-    """A lease on a version, which is there at a moment after the lease was: from then on what it reaches stays.
+    """Take a lease on a version. The version is known to exist at a moment after the lease was stored, so the files
+    that the lease reaches are kept from then on.
 
-    Raises Expired for a version that has expired, NotFound (`no_version`), Corrupt; what `Storage.put` raises where the
-    store cannot be written: Denied, Unavailable (`storage_read_only`). No lease is left then, or one that runs out.
+    Raises Expired for an expired version, NotFound (`no_version`), Corrupt, and the errors of `Storage.put` when the
+    store cannot be written: Denied, Unavailable (`storage_read_only`). After an error no lease is left, or one that
+    runs out.
     """
     found = await log.read(version, bare=True)
     lease = Lease(
@@ -350,7 +359,7 @@ async def take(
     try:
         await held.begin()
         await failpoints.reached("lease.written")
-        # Only now: a tombstone that comes after the copy does no harm, and one that came before is seen.
+        # Read again only now: a tombstone that comes after the copy does no harm, and an earlier one is seen here.
         again = await log.read(version, bare=True)
         if again.commit_id != found.commit_id:
             raise Corrupt(
@@ -359,7 +368,7 @@ async def take(
                 kind="history_replaced",
                 path=found.path,
                 version=version,
-                hint="stop all writers, and see what was restored",
+                hint="stop all writers, and find out what was restored",
             )
     except BaseException:
         await held.release()
@@ -368,7 +377,8 @@ async def take(
 
 
 async def snapshot_of(copy: Copy, storage: Storage, keys: fmt.Keys) -> Snapshot:
-    """The version of a copy, to be read from what the copy reaches: its slot may have expired."""
+    """Return the version of a copy as a snapshot that reads only files that the copy reaches, because the version's
+    slot may have expired."""
     definition = await catalog_def_at(storage, copy.catalog_def, copy.version)
     reader = Reader(storage, keys, node_size_max=fmt.node_size_read_max(definition.node_file_size_max))
     return Snapshot(reader, copy.version, copy.root, copy.catalog_def)
@@ -378,9 +388,11 @@ async def snapshot_of(copy: Copy, storage: Storage, keys: fmt.Keys) -> Snapshot:
 
 
 async def leases_in(storage: Storage) -> AsyncIterator[Found]:
-    """Every lease, damaged ones and those that ran out too, in no order. What is released meanwhile may be missing.
+    """Yield every lease in no order, including damaged leases and leases that ran out. A lease released during the
+    call may be missing.
 
-    For a collector: the time of renewal was listed before the file is read, so a lease binds no less than this says.
+    A collector can rely on the times: the time of renewal is listed before the file is read, so a lease binds at least
+    as long as `Found` says.
     """
     listed = []
     async with contextlib.aclosing(storage.list(fmt.LEASE_FOLDER)) as entries:  # type: ignore[type-var]
@@ -397,7 +409,9 @@ async def leases_in(storage: Storage) -> AsyncIterator[Found]:
             return None
         except Corrupt as error:
             return Found(path=path, renewed_at_millis=renewed_at, damage=error)
-        except InvalidInput as error:  # a later revision of the format: what it reaches is not known here
+        except (
+            InvalidInput
+        ) as error:  # a later revision of the format, so the files that it reaches are unknown
             damage = Corrupt(f"{path}: {error.message}", kind="corrupt_node", path=path, hint=error.hint)
             return Found(path=path, renewed_at_millis=renewed_at, damage=damage)
 

@@ -1,7 +1,8 @@
 """The log of versions: find the head, read a root, take a slot, keep the hints (FORMAT.md, "Versions").
 
-Slots are permanent, so "not found" means "never written", and existence is contiguous: galloping from any
-start finds the head. Hints only choose the start; lost, stale or lying ones cost requests, never truth.
+Slots are permanent, so "not found" means "never written", and existing versions have no gap: a galloping search from
+any start finds the head. Hints only choose the start. Lost, stale or wrong hints cost requests and never a wrong
+answer.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.tree.node import Node, NodeFile, decode_node
 
 DECODED_AT_ONCE_MAX = 64
-"""Actions that are decoded in the event loop; more take so long that a thread does it."""
+"""The most actions that are decoded in the event loop; more are decoded in a thread."""
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """One version, as its root says.
+    """One version, as recorded in its root.
 
-    `commit_id` is `sha256-` and 32 hex digits of the file for a root of another writer.
-    `transactions` is empty for such a root: its structural diff tells what happened.
+    For a root of other software, `commit_id` is `sha256-` and 32 hex digits of the file, and `transactions` is empty;
+    the structural diff shows what happened in such a version.
     """
 
     version: int
@@ -46,33 +47,34 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     catalog_def: str
     previous_root: str | None
     previous_commit_id: str
-    """Of the version below, as its writer knew it; empty: the root does not say."""
+    """The commit id of the version below, as the writer knew it; empty when the root does not record it."""
     catalog_id: str
-    """Whose version it is; empty: the root does not say."""
+    """The id of the catalog; empty when the root does not record it."""
     has_checksum: bool
-    """Its rows were compared with it."""
+    """Whether the root has a checksum, which then matches its rows."""
     transactions: tuple[RecordedTransaction, ...]
     defects: tuple[str, ...]
 
 
 class Log:
-    """Versions of one catalog on one store. Stateless but for the width of the file names."""
+    """The versions of one catalog on one store. Its only state is about the catalog: the width of file names, the
+    catalog's id and limits, and the versions given up."""
 
     def __init__(self, storage: Storage, digits: int) -> None:
         self.storage = storage
         self.digits = digits
         self.node_size_max = fmt.NODE_FILE_SIZE_BYTES_MAX
-        """Largest root that is read; the caller lowers it when the catalog's definition is known."""
+        """The size of the largest root that is read, in bytes; `bind_definition` lowers it."""
         self.catalog_id = ""
-        """Whose versions these are; empty until the catalog's definition is known."""
+        """The catalog's id; empty until the catalog's definition is known."""
         self.given_up: tuple[VersionRange, ...] = ()
-        """Versions that repairs gave up: nobody needs them to be there, or to be what the next one was made on."""
+        """Versions that repairs gave up: they may be missing, and the next version need not be based on them."""
 
     @classmethod
     async def open(cls, storage: Storage) -> Log:
-        """The log of an existing catalog, found by version 0 under either width.
+        """Open the log of an existing catalog, found by version 0 under either width of file names.
 
-        Raises NotFound (`no_catalog`); InvalidInput (`two_histories`) when both widths are there.
+        Raises NotFound (`no_catalog`), and InvalidInput (`two_histories`) when version 0 exists in both widths.
         """
         slots = {digits: fmt.version_file(0, digits) for digits in (32, 64)}
         found = await storage.stat_many(list(slots.values()))
@@ -89,20 +91,20 @@ class Log:
             async for entry in entries:
                 if entry.path not in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
                     raise Corrupt(
-                        f"{storage.url} has versions but no version 0: another tool pruned it by deleting",
+                        f"{storage.url} has versions but no version 0: another tool deleted old versions",
                         kind="corrupt_history",
                         path=entry.path,
-                        hint="restore the deleted files; this release does not adopt such a catalog",
+                        hint="restore the deleted files; this release cannot open such a catalog",
                     )
         raise NotFound(
             f"there is no catalog at {storage.url}",
             kind="no_catalog",
-            hint=f"alpheus create {shlex.quote(storage.url)}",
+            hint=f"create one: alpheus create {shlex.quote(storage.url)}",
         )
 
     def bind_definition(self, definition: CatalogDef, root: Root) -> None:
-        """From now on it is known whose versions these are, by the definition that `root` names. Raises Corrupt when
-        the two disagree."""
+        """Set the catalog's id, limits and given-up versions from the definition that `root` names. Raises Corrupt when
+        root and definition name different catalogs."""
         if root.catalog_id not in ("", definition.id):
             raise Corrupt(
                 f"version {root.version} is of catalog {root.catalog_id}, its definition {root.catalog_def} of catalog"
@@ -117,17 +119,17 @@ class Log:
         self.given_up = definition.given_up
 
     def given_up_range(self, version: int) -> VersionRange | None:
-        """The range of given-up versions that a version lies in."""
+        """Return the range of given-up versions that holds a version, or None."""
         index = bisect_right(self.given_up, version, key=lambda one: one.first) - 1
         return self.given_up[index] if index >= 0 and version <= self.given_up[index].last else None
 
     def kept_below(self, version: int) -> int:
-        """A version, or the next one below it that was not given up."""
+        """Return a version, or the next lower version that was not given up."""
         given_up = self.given_up_range(version)
         return version if given_up is None else given_up.first - 1
 
     def given_up_error(self, version: int) -> Corrupt:
-        """Why a version that was given up cannot be read, or is not one that the head goes back to."""
+        """Build the error for a version that was given up, which cannot be read or is not an ancestor of the head."""
         given_up = self.given_up_range(version)
         others = f", as one of {given_up}" if given_up and given_up.first < given_up.last else ""
         return Corrupt(
@@ -135,7 +137,7 @@ class Log:
             kind="history_replaced",
             path=self.path(version),
             version=version,
-            hint="begin anew at a version above: nothing tells what happened in it",
+            hint="restart from a later version; the content of this version is unknown",
         )
 
     def path(self, version: int) -> str:
@@ -145,7 +147,7 @@ class Log:
         return await self.storage.exists(self.path(version))
 
     async def hint(self, path: str) -> int | None:
-        """The version that a hint names; None when it is absent or garbage."""
+        """Return the version that a hint names, or None when the hint is missing or malformed."""
         try:
             text = (await self.storage.read(path, size_max=fmt.HINT_SIZE_BYTES_MAX)).decode(
                 "ascii", "replace"
@@ -158,15 +160,15 @@ class Log:
         return int(text)
 
     async def hints(self) -> tuple[int | None, int | None]:
-        """What `vn/latest` and `vn/oldest` name, of which nothing needs to be there."""
+        """Return the versions that `vn/latest` and `vn/oldest` name. These versions need not exist."""
         latest, oldest = await asyncio.gather(self.hint(fmt.LATEST_HINT), self.hint(fmt.OLDEST_HINT))
         return latest, oldest
 
     async def head(self, known: int | None = None, *, hints: Collection[int] | None = None) -> int:
-        """The newest version. `known`: a version that is there; without it the hints choose the start, which are read
-        unless they are given.
+        """Find the newest version. The search starts at `known`, a version that exists. Without `known` the hints
+        choose the start; they are read unless the caller gives them.
 
-        Costs one request past the head where the start is right, else about 2·log2(distance).
+        Costs one request beyond the head when the start is the head, else about 2·log2(distance) requests.
         """
         start = known
         if start is None:
@@ -180,7 +182,7 @@ class Log:
         while await self.exists(low + step):
             low += step
             step *= 2
-        high = low + step  # not there
+        high = low + step  # does not exist
         while high - low > 1:
             middle = (low + high) // 2
             if await self.exists(middle):
@@ -190,24 +192,24 @@ class Log:
         return low
 
     async def newest(self, known: int | None = None, *, hints: Collection[int] | None = None) -> Root:
-        """The root of the head, found as `head` does. Raises Expired when the newest version that there is has expired,
-        which no writer does."""
+        """Read the root of the head, which `head` finds. Raises Expired when the newest version has expired, which no
+        writer does."""
         version = await self.head(known, hints=hints)
         while True:
             try:
                 return await self.read(version)
             except Expired:
-                # The head never expires: others went on, and expired it, since it was found.
+                # The head never expires. So other writers committed newer versions since, and expired this one.
                 newer = await self.head(version)
                 if newer == version:
                     raise
                 version = newer
 
     async def read(self, version: int, *, bare: bool = False) -> Root:
-        """The root of a version, its actions included. `bare`: without them, `transactions` is empty.
+        """Read the root of a version with its actions. With `bare`, skip the actions, so that `transactions` is empty.
 
-        Raises NotFound (`no_version`) for a slot never written, Expired for a tombstone, Corrupt for what is no
-        root of this version.
+        Raises NotFound (`no_version`) for a slot that was never written, Expired for a tombstone, and Corrupt for a
+        file that is not a root of this version.
         """
         path = self.path(version)
         await failpoints.reached("log.slot_get")
@@ -246,7 +248,7 @@ class Log:
     def _check(self, file: NodeFile, version: int, path: str) -> None:
         if file.version is not None and file.version != version:
             raise Corrupt(
-                f"the root at {path} says it is version {file.version}, its slot is {version}",
+                f"the root at {path} records version {file.version}, but its slot is {version}",
                 kind="corrupt_history",
                 path=path,
                 version=version,
@@ -254,7 +256,7 @@ class Log:
         missing = [row for row in _OWN_ROWS if row not in file.system]
         is_half = 0 < len(missing) < len(_OWN_ROWS) and not file.is_tombstone
         if is_half and (file.actions or fmt.ROW_COMMIT_ID in missing):
-            # Half of what makes a root ours: passing it for another writer's would hide its actions.
+            # The root has some of our rows. Treating it as a root of other software would hide its actions.
             raise Corrupt(
                 f"the root at {path} lacks the row {missing[0]!r}",
                 kind="corrupt_history",
@@ -268,14 +270,14 @@ class Log:
         before = self.path(version - 1) if version else None
         if file.previous_root != before:
             raise Corrupt(
-                f"the root at {path} names {file.previous_root!r} as the one before it, not {before!r}",
+                f"the root at {path} names {file.previous_root!r} as the previous root, not {before!r}",
                 kind="corrupt_history",
                 path=path,
                 version=version,
             )
         if not version and file.previous_commit_id:
             raise Corrupt(
-                f"the root at {path} names {file.previous_commit_id} as the commit before the first one",
+                f"the root at {path} is the first one and names a previous commit, {file.previous_commit_id}",
                 kind="corrupt_history",
                 path=path,
                 version=version,
@@ -283,7 +285,7 @@ class Log:
 
     async def _transactions(self, file: NodeFile, path: str) -> tuple[RecordedTransaction, ...]:
         if is_foreign(file):
-            return ()  # what another writer's actions say is not known; the structural diff tells
+            return ()  # actions of other software are not understood; the structural diff shows the changes
         messages = []
         left = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
         for _, value in file.actions:
@@ -293,14 +295,14 @@ class Log:
                     data = await self.storage.read(row.external_path, size_max=left)
                 except NotFound:
                     raise Corrupt(
-                        f"the action {row.external_path} of {path} is not there",
+                        f"the action {row.external_path} of {path} is missing",
                         kind="corrupt_action",
                         path=row.external_path,
                     ) from None
                 left -= len(data)
                 if hashlib.sha256(data).digest() != row.external_sha256:
                     raise Corrupt(
-                        f"{row.external_path} has not the SHA-256 that {path} records",
+                        f"{row.external_path} does not have the SHA-256 that {path} records",
                         kind="corrupt_action",
                         path=row.external_path,
                     )
@@ -318,7 +320,7 @@ class Log:
         return decode_transactions(messages, path)
 
     async def commit_id(self, version: int) -> str:
-        """What identifies the root of a version. Raises as `read`, but a tombstone tells its id too."""
+        """Return the identity of a version's root, or of its tombstone. Raises NotFound (`no_version`) and Corrupt."""
         path = self.path(version)
         try:
             data = await self.storage.read(path, size_max=self.node_size_max)
@@ -328,8 +330,8 @@ class Log:
         return _identity(file, data)
 
     async def read_catalog_id(self, version: int) -> str:
-        """The id of the catalog that a version, or its tombstone, is of. Empty: a tombstone that an earlier release
-        made, which does not say it. Raises NotFound, Corrupt."""
+        """Return the id of the catalog to which a version or its tombstone belongs. The id is empty for a tombstone of
+        an earlier release, which does not record it. Raises NotFound and Corrupt."""
         path = self.path(version)
         data = await self.storage.read(path, size_max=self.node_size_max)
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
@@ -345,15 +347,15 @@ class Log:
         return definition.id
 
     async def write_latest(self, version: int) -> None:
-        """Overwrite the hint, best effort: a failure costs the next reader a few probes. Not where the version is not
-        there any more: a hint above the head keeps everybody from writing."""
+        """Overwrite the hint, as a best effort: a failure costs the next reader a few probes. Skip this when the
+        version no longer exists, because a hint above the head stops all writers."""
         with contextlib.suppress(AlpheusError):
             if await self.exists(version):
                 await self.storage.put(fmt.LATEST_HINT, str(version).encode())
 
 
 CATALOG_ID_SIZE_MAX = 200
-"""Of another writer's catalog with a longer id nothing is recorded: tokens do not hold such either."""
+"""A longer id, which other software may have made, is not recorded in roots; tokens cannot hold it either."""
 
 
 def root_rows(
@@ -364,8 +366,8 @@ def root_rows(
     commit_id: str,
     previous: tuple[str, str] | None = None,
 ) -> dict[str, str]:
-    """The system rows of a root that we write, but those that `encode_node` computes. `previous`: slot and commit id of
-    the version below; None for version 0."""
+    """Return the system rows of a root that we write, except those that `encode_node` computes. `previous` holds slot
+    and commit id of the version below; None for version 0."""
     rows = {fmt.ROW_CATALOG_DEF: catalog_def}
     if previous is not None:
         rows[fmt.ROW_PREVIOUS_ROOT], rows[fmt.ROW_PREVIOUS_COMMIT_ID] = previous
@@ -379,33 +381,33 @@ def root_rows(
 
 
 def _check_catalog_id(expected: str, found: str, version: int, path: str) -> None:
-    """Raises Corrupt (`history_replaced`) when a root or tombstone says that it is of another catalog."""
+    """Raise Corrupt (`history_replaced`) when a root or tombstone records another catalog's id."""
     if found and found != expected:
         raise Corrupt(
             f"version {version} is of catalog {found}, and this catalog is {expected}",
             kind="history_replaced",
             path=path,
             version=version,
-            hint="files of two catalogs were mixed: restore the whole prefix from one copy",
+            hint="restore the whole prefix from one copy; files of two catalogs were mixed",
         )
 
 
 def check_follows(root: Root, below: str) -> None:
-    """Raises Corrupt (`history_replaced`) when a root was made on another version than the one below it, whose commit
-    id is `below`. A root that does not say what it was made on follows what is there."""
+    """Raise Corrupt (`history_replaced`) when a root is based on another version than the version below it, whose
+    commit id is `below`. A root that does not record its base follows any version."""
     if root.previous_commit_id and root.previous_commit_id != below:
         raise made_on_another_error(root.version, root.path, root.previous_commit_id, below)
 
 
 def made_on_another_error(version: int, path: str, made_on: str, below: str) -> Corrupt:
-    """`history_replaced`, with both ids."""
+    """Build the error `history_replaced`, which names both ids."""
     return Corrupt(
         f"version {version} was made on {made_on}, and version {version - 1} is {below}:"
         " the storage was put back to an older state",
         kind="history_replaced",
         path=path,
         version=version,
-        hint="stop all writers, and see what is there: alpheus repair --dry-run",
+        hint="stop all writers, and run alpheus repair --dry-run to see what is there",
     )
 
 
@@ -413,7 +415,7 @@ _OWN_ROWS = (fmt.ROW_COMMIT_ID, fmt.ROW_VERSION, fmt.ROW_FORMAT_REVISION)
 
 
 def is_foreign(file: NodeFile) -> bool:
-    """Whether a root (no tombstone) was written by other software: it lacks a row that each of ours has."""
+    """Whether other software wrote a root (not a tombstone): it lacks a row that each of our roots has."""
     return any(row not in file.system for row in _OWN_ROWS)
 
 
@@ -423,5 +425,5 @@ def _identity(file: NodeFile, data: bytes) -> str:
 
 
 def foreign_commit_id(data: bytes) -> str:
-    """What identifies a root that carries no commit id."""
+    """Return the identity of a root without a commit id."""
     return f"sha256-{hashlib.sha256(data).hexdigest()[:32]}"

@@ -1,10 +1,10 @@
 """How a process that commits notices that its store was put back to an older state (FORMAT.md, "A store that was put
 back").
 
-With each version that it writes it looks at the slots of the two versions below, and once in a while at those of heads
-of the past, before anybody is told that the version was committed. A look compares what tells a stored file from
-others (`ObjectInfo.tag`); where that differs, as after a move of the catalog, or is not known, the slot is read and
-its commit id compared.
+With each version that it writes, the process checks the slots of the two versions below and, at intervals, the slots of
+past heads, before any client learns that the version was committed. A check compares the tags of the slots' files
+(`ObjectInfo.tag`). Where a tag differs, as after a move of the catalog, or is unknown, the slot is read and its commit
+id compared.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from alpheus_journal.log.versions import Log
 
 INTERVAL_SECONDS_LOCAL = 1.0
 INTERVAL_SECONDS = 5.0
-"""Between two looks at heads of the past, while commits go on."""
+"""The time between two checks of past heads, while commits continue."""
 AGE_SECONDS_MAX = 65_536
 VERSIONS_BELOW = 2
 _RECENT_MAX = 8
 
 
 class Known(msgspec.Struct):
-    """A version that this process accepted or wrote, `at` which moment of its loop's time."""
+    """A version that this process accepted or wrote. `at` is the time of the event loop then."""
 
     version: int
     commit_id: str
     at: float
     tag: str = ""
-    """What tells its slot's file from others, as it was when its commit id was known to be there; empty: not known."""
+    """The tag of the slot's file when the commit id was known to be stored there; empty when unknown."""
 
 
 class PastHeads:
-    """Heads of the past, so thinned out that there are few, and that of any that was left out one is there which is
-    newer, and one which is older and at most twice as old as that. Pure: moments come in as numbers, in seconds."""
+    """Past heads, thinned out. For each dropped head there is a kept newer head, and a kept older head that is at most
+    twice as old as that newer one. The class is pure: times are passed as numbers, in seconds."""
 
     def __init__(self, interval_seconds: float) -> None:
         self._interval = interval_seconds
         self._heads: list[Known] = []  # the newest first
 
     def add(self, head: Known) -> None:
-        """The newest version there is; left out when the one before is not older by the interval."""
+        """Add the newest version, unless the previous kept head is younger than the interval."""
         if not self._heads or head.at >= self._heads[0].at + self._interval:
             self._heads.insert(0, head)
             self._heads = self._thin_out(head.at)
@@ -62,7 +62,7 @@ class PastHeads:
         return kept
 
     def at(self, now: float) -> Sequence[Known]:
-        """Those that are to be looked at now."""
+        """Return the heads to be checked now."""
         return tuple(self._thin_out(now))
 
     def clear(self) -> None:
@@ -70,19 +70,19 @@ class PastHeads:
 
 
 class Witnesses:
-    """See the module. What it holds does not grow with the catalog."""
+    """The versions that one process checks (see the module). Their number does not grow with the catalog."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self.interval_seconds = INTERVAL_SECONDS_LOCAL if log.storage.publishes_at_once else INTERVAL_SECONDS
         self._recent: OrderedDict[int, Known] = OrderedDict()
         self._past = PastHeads(self.interval_seconds)
-        self._looked_at: float | None = None  # when heads of the past were looked at the last time
+        self._looked_at: float | None = None  # when past heads were last checked
         self._own = ("", "")  # commit id and tag of the version that was published last
 
     def accepted(self, version: int, commit_id: str) -> None:
-        """A version became the head here. Of those below the first one nothing is known: they may be missing for
-        long, and given up by a repair. Opening looks at them."""
+        """Note that a version became the head here. Nothing is known about versions below the first one: they may have
+        been missing for long, and given up by a repair. Opening the catalog checks them."""
         known = Known(version, commit_id, _now(), self._own[1] if commit_id == self._own[0] else "")
         self._recent[version] = known
         if len(self._recent) > _RECENT_MAX:
@@ -90,12 +90,12 @@ class Witnesses:
         self._past.add(known)
 
     def jumped(self) -> None:
-        """Versions were left out: nothing is known of those below any more."""
+        """Note that versions were skipped, so that nothing is known about lower versions any more."""
         self._recent.clear()
         self._past.clear()
 
     def _due(self, version: int, now: float) -> dict[str, Known]:
-        """What to look at when a version is written, by path."""
+        """Return the versions to check when `version` is written, by path."""
         below = [self._recent.get(number) for number in range(version - VERSIONS_BELOW, version)]
         due = [known for known in below if known is not None]
         if self._is_time(now):
@@ -108,15 +108,16 @@ class Witnesses:
     async def publish(
         self, files: Mapping[str, bytes], slot: str, root: bytes, *, version: int, commit_id: str
     ) -> AlpheusError | None:
-        """Store a version, and look: None when its slot is filled and all that was looked at is as it was.
+        """Store a version and check the due slots. Return None when the slot is filled and all checked slots are
+        unchanged.
 
-        Corrupt (`history_replaced`): the slot is filled, and the store was put back; another error: it is filled, and
-        what had to be looked at could not be. Raises what `Storage.publish` raises.
+        A returned error means that the slot is filled. Corrupt (`history_replaced`) means that the store was put back;
+        any other error means that a due slot could not be checked. Raises the errors of `Storage.publish`.
         """
         now = _now()
         due = self._due(version, now)
-        # Read at once, so that nobody waits longer; what is looked at more often is looked at first and read after
-        # that, so that what is remembered of its file is not that of a later one.
+        # Slots without a tag are read concurrently with the publish, so that no client waits longer. Slots that are
+        # checked repeatedly are looked up first and read later, so that no tag of a later file is remembered.
         reading = {
             path: asyncio.ensure_future(self._read(known))
             for path, known in due.items()
@@ -133,7 +134,7 @@ class Witnesses:
             await asyncio.gather(*reading.values(), return_exceptions=True)
 
     async def look(self, version: int) -> AlpheusError | None:
-        """As `publish`, of a version that is stored already."""
+        """Check the due slots like `publish`, for a version that is already stored."""
         now = _now()
         due = self._due(version, now)
         try:
@@ -161,7 +162,7 @@ class Witnesses:
             if problem is None:
                 due[path].tag = found[path] or ""
         if unseen:
-            return Unavailable(f"{unseen[0]} could not be looked at", path=unseen[0])
+            return Unavailable(f"{unseen[0]} could not be checked", path=unseen[0])
         failed = [problem for problem in problems if problem is not None]
         if failed:
             return failed[0]
@@ -170,20 +171,21 @@ class Witnesses:
         return None
 
     async def _read(self, known: Known) -> AlpheusError | None:
-        """Why the version in its slot is not the one that is known, or cannot be read now."""
+        """Compare a slot with the known version. Return the error when the slot holds another version or cannot be
+        read."""
         try:
             found = await self._log.commit_id(known.version)
         except NotFound:
             found = "not there"
         except Corrupt:
-            return None  # damage is another matter: whoever reads the version is told
+            return None  # damage is not checked here: readers of the version find it
         except AlpheusError as error:
             return error
         return None if found == known.commit_id else replaced_error(known.version, known.commit_id, found)
 
 
 def replaced_error(version: int, known: str, found: str) -> Corrupt:
-    """What tells that the store was put back."""
+    """Build the error for a store that was put back to an older state."""
     return Corrupt(
         f"version {version} was {known} and is {found}: the storage was put back to an older state",
         kind="history_replaced",

@@ -141,9 +141,9 @@ def test_what_a_reader_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     data, path = stored(run)
     for bad, at, reason in (
         (stored(run, catalog_id=SOME)[0], path, "another catalog"),
-        (data, run_path(5, 32, SOME), "cannot be"),
-        (stored(run, commit_id="")[0], path, "cannot be"),
-        (stored(msgspec.structs.replace(run, first=5))[0], path, "cannot be"),
+        (data, run_path(5, 32, SOME), "are impossible"),
+        (stored(run, commit_id="")[0], path, "are impossible"),
+        (stored(msgspec.structs.replace(run, first=5))[0], path, "are impossible"),
         (stored(msgspec.structs.replace(run, first=4))[0], path, "outside"),
         (b"", path, "Arrow"),
         (b"ARROW1" * 30, path, "footer"),

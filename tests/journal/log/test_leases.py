@@ -414,7 +414,7 @@ async def test_renewed_in_time_it_lives_for_ever() -> None:
     assert found.binds_until_millis == time.store.millis + 2 * MINUTE
 
 
-async def assert_over(lake: Lake, held: Held, reason: str = "for 60 s nobody renewed it") -> None:
+async def assert_over(lake: Lake, held: Held, reason: str = "it was not renewed for 60 s") -> None:
     for _ in range(2):
         error = await raises(Expired, held.renew(), kind="lease_expired")
         assert f"version 1 ran out: {reason}" in str(error)
@@ -610,7 +610,7 @@ async def test_a_lease_that_somebody_removed() -> None:
     lake, time, _, log = await leased_lake()
     held = await take_one(lake, time, log)
     await lake.storage.delete(held.path)
-    await assert_over(lake, held, "somebody removed it")
+    await assert_over(lake, held, "another program removed it")
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.APPLIED_BUT_LOST, Fault.NOT_APPLIED_BUT_UNKNOWN])
