@@ -26,7 +26,11 @@ class HistoryCheck:
 
         None means that it was, as far as the root says and the version below can be read.
         """
-        if not root.version or not root.previous_commit_id or self._follower.log.given_up_range(root.version - 1):
+        if (
+            not root.version
+            or not root.previous_commit_id
+            or self._follower.log.given_up_range(root.version - 1)
+        ):
             return None
         try:
             below = previous.commit_id if previous else await self._follower.log.commit_id(root.version - 1)

@@ -163,7 +163,9 @@ def test_a_reader_whose_lease_ran_out_is_told_so(catalog: Catalog) -> None:
             lambda: held.load_table("a.t"),
             lambda: held.scan("a.t"),
         ):
-            with pytest.raises(Expired, match="the lease on version 3 ran out: another program removed it") as lost:
+            with pytest.raises(
+                Expired, match="the lease on version 3 ran out: another program removed it"
+            ) as lost:
                 read()
             assert lost.value.kind == "lease_expired"
             assert "new reader" in lost.value.hint

@@ -258,4 +258,4 @@ async def test_a_first_version_on_another_one_is_refused(lake: Lake) -> None:
         ),
     )
     error = await raises(Corrupt, lake.open(), kind="corrupt_history")
-    assert "names a previous commit, " in error.message
+    assert "names a previous commit, c" in error.message
