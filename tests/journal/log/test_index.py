@@ -752,7 +752,7 @@ async def test_a_process_that_cannot_map_deletes_no_run(monkeypatch: pytest.Monk
     monkeypatch.setattr(index_module, "MAPPED_SIZE_BYTES", 0)
     reader = await sea.lake.open()
     with monkeypatch.context() as broken:
-        broken.setattr(index_module, "mapped", fail)
+        broken.setattr(index_module, "map_file", fail)
         await raises(Unavailable, reader.write_index())
         assert (await reader.follower.find_by_key("k10") or (0,))[0] == 10
     reader.index.cache_dir = "/nowhere"
