@@ -1,10 +1,11 @@
-"""Which rows does a condition mean, and what is it stored as?
+"""Which rows does a condition select, and how is it stored?
 
-    terms        what predicates are, and how they are made
-    evaluation   stored predicates decoded; on rows, on whole files
+    terms        the terms of predicates, and functions that make them
+    evaluation   predicates as stored bytes, and evaluated on rows
+    verdict      what a file's statistics say of a predicate on all its rows
     sql          predicates as SQL text
 
-Other packages import this room, which has all of these names.
+Other packages import the names from this room.
 """
 
 from alpheus_journal.predicate.evaluation import absent, decode, encode, evaluate, keep, leaf_arrays

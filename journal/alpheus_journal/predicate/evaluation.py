@@ -1,7 +1,4 @@
-"""Predicates on rows of native tables (FORMAT.md, "Predicates"): stored, written as SQL, on rows, on whole files.
-
-Their terms and how they are made are `alpheus_journal.predicate.terms`, whose names are here as well.
-"""
+"""Predicates as stored bytes, and predicates evaluated on rows (FORMAT.md, "Predicates")."""
 
 from __future__ import annotations
 
@@ -61,7 +58,10 @@ _TRUTH_VALUES: dict[int, Constant] = {number: Constant(value) for value, number 
 
 
 def encode(predicate: Predicate) -> bytes:
-    """Deterministic. Raises InvalidInput (`bad_predicate`) for what `check` refuses, and above 64 KiB."""
+    """Encode a predicate. Equal predicates give equal bytes.
+
+    Raises InvalidInput (`bad_predicate`) for a predicate that `check` refuses, or that takes more than 64 KiB.
+    """
     check(predicate)
     columns = [encode_column(reference(column)) for column in columns_of(predicate)]
     message = pb.Predicate(columns=columns)
@@ -70,8 +70,8 @@ def encode(predicate: Predicate) -> bytes:
     data = message.SerializeToString(deterministic=True)
     if len(data) > PREDICATE_SIZE_BYTES_MAX:
         raise bad_predicate(
-            f"a predicate takes {len(data)} bytes, {PREDICATE_SIZE_BYTES_MAX} at most",
-            "name fewer values, or a range of them",
+            f"a predicate takes {len(data)} bytes, at most {PREDICATE_SIZE_BYTES_MAX} are allowed",
+            "name fewer values, or a range of values",
         )
     return data
 
@@ -104,9 +104,9 @@ def _fill(message: Any, term: Predicate) -> None:
 
 
 def decode(data: bytes, path: str = "") -> Predicate:
-    """The predicate of stored bytes; it passes `check`. `path`, of the file that holds them, is for errors only.
+    """Decode a stored predicate, which then passes `check`. `path` is the file with the bytes, for errors only.
 
-    Raises Corrupt (`corrupt_definition`), InvalidInput (`newer_format`) for terms that this release does not know.
+    Raises Corrupt (`corrupt_definition`), or InvalidInput (`newer_format`) for terms that this release does not know.
     """
 
     def corrupt(reason: str) -> Corrupt:
@@ -114,11 +114,11 @@ def decode(data: bytes, path: str = "") -> Predicate:
         return Corrupt(f"a predicate{where}: {reason}", kind="corrupt_definition", path=path)
 
     if len(data) > PREDICATE_SIZE_BYTES_MAX:
-        raise corrupt(f"{len(data)} bytes, {PREDICATE_SIZE_BYTES_MAX} at most")
+        raise corrupt(f"it takes {len(data)} bytes, at most {PREDICATE_SIZE_BYTES_MAX} are allowed")
     try:
         message = pb.Predicate.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise corrupt(f"no Predicate message ({error})") from None
+        raise corrupt(f"it is no Predicate message ({error})") from None
     size = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size:
@@ -179,13 +179,15 @@ def _term(message: Any, columns: Mapping[int, Column], depth: int) -> Predicate:
 
 # --- on rows ---------------------------------------------------------------------------------------
 
-_NULL = pa.NA.cast(pa.bool_())  # `pa.scalar` would import pandas, which takes longer than all else
+_NULL = pa.NA.cast(pa.bool_())  # `pa.scalar` would import pandas, which takes longer than everything else
 Array: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 def absent(column: Column, length: int) -> pa.Array:
-    """What `length` rows of a file without this top-level column have: its initial default, or NULL. For the field of
-    a struct it holds where the struct is not NULL."""
+    """Return the values of a top-level column in `length` rows of a file without it: its initial default, or NULL.
+
+    The field of a struct has these values where the struct is not NULL.
+    """
     kind = leaf_arrow_type(column, column.name)
     if column.initial_default is None:
         return pa.nulls(length, kind)
@@ -199,8 +201,10 @@ def absent(column: Column, length: int) -> pa.Array:
 def leaf_arrays(
     columns: Sequence[Column], batch: pa.RecordBatch | pa.Table, wanted: Iterable[int]
 ) -> dict[int, Array]:
-    """Arrays by field id, as `evaluate` takes them, of rows with the columns `columns` in that order. Leaves of structs
-    are NULL where a struct above is. Ids that are not there, or lie below lists and maps, are left out."""
+    """Return arrays by field id for `evaluate`, from rows with the columns `columns` in that order.
+
+    Leaves of structs are NULL where a struct above is NULL. Unknown ids, and ids below lists and maps, are left out.
+    """
     rest, found = set(wanted), dict[int, Array]()
 
     def look(column: Column, array: Array) -> None:
@@ -217,10 +221,10 @@ def leaf_arrays(
 
 
 def evaluate(predicate: Predicate, columns: Mapping[int, Array], length: int) -> pa.Array:
-    """The predicate on each of `length` rows: booleans, with NULL.
+    """Evaluate the predicate on each of `length` rows. Return booleans, with NULL.
 
-    `columns` has every column of the predicate, by id (`leaf_arrays`, `absent`), of its type, a narrower or a wider
-    one, in any encoding.
+    `columns` must have every column of the predicate, by id (`leaf_arrays`, `absent`). An array may have the column's
+    type, or a narrower or wider one, in any encoding.
     """
     operands: dict[int, Array] = {}
     for column in columns_of(predicate):
@@ -231,19 +235,19 @@ def evaluate(predicate: Predicate, columns: Mapping[int, Array], length: int) ->
         return pa.repeat(result, length)
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
-    if isinstance(result, pa.ChunkedArray):  # of no chunks
+    if isinstance(result, pa.ChunkedArray):  # without chunks
         result = pa.concat_arrays(result.chunks) if result.num_chunks else pa.nulls(0, pa.bool_())
     assert len(result) == length, f"columns of {len(result)} rows, not {length}"
     return result
 
 
 def keep(predicate: Predicate, columns: Mapping[int, Array], length: int) -> pa.Array:
-    """Which rows are meant: `evaluate` with FALSE for NULL."""
+    """Return which rows the predicate selects: `evaluate` with FALSE for NULL."""
     return pc.fill_null(evaluate(predicate, columns, length), False)
 
 
 def _operand(column: Column, array: Array) -> Array:
-    """The array in one of few types that kernels compare: as it is, mostly."""
+    """Return the array in one of the few types that kernels compare. Most arrays stay as they are."""
     kind = plain_type(array.type)
     if isinstance(array.type, pa.BaseExtensionType):
         array = (
@@ -321,7 +325,7 @@ def _compare(op: str, value: Any, array: Array) -> Any:
 
 
 def _compare_floats(op: str, value: Any, array: Array) -> Any:
-    """Arrow has IEEE's NaN, which is less, greater and equal to nothing."""
+    """Compare floats with NaN above all numbers. Arrow's NaN is IEEE's, which compares false with everything."""
     if op == "<=>":
         return pc.fill_null(_compare_floats("=", value, array), False)
     nan = pc.is_nan(array)

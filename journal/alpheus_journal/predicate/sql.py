@@ -30,13 +30,15 @@ _DAY = 86_400_000_000
 
 
 def text(predicate: Predicate, names: Mapping[int, Path] | None = None) -> str:
-    """Canonical SQL. `names`: what columns are called (`leaf_paths`); without, as they were when it was made."""
+    """Return canonical SQL. `names` are names of columns (`leaf_paths`); the default is those in the predicate."""
     return SqlWriter(names).write(predicate)
 
 
 def civil(days: int) -> tuple[int, int, int]:
-    """Year, month and day in the proleptic Gregorian calendar of a day since 1970-01-01, of any year (algorithm:
-    H. Hinnant, "chrono-compatible low-level date algorithms")."""
+    """Return year, month and day of a day since 1970-01-01, in the proleptic Gregorian calendar, for any year.
+
+    The algorithm is from H. Hinnant, "chrono-compatible low-level date algorithms".
+    """
     days += 719_468
     era, day_of_era = divmod(days, 146_097)
     year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -47,7 +49,7 @@ def civil(days: int) -> tuple[int, int, int]:
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """The inverse of `civil`; the date must exist."""
+    """Return the days since 1970-01-01 of a date, which must exist. The inverse of `civil`."""
     year -= month <= 2
     era, year_of_era = divmod(year, 400)
     day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
@@ -55,14 +57,14 @@ def days_of(year: int, month: int, day: int) -> int:
 
 
 def date_text(days: int) -> str:
-    """ISO; years outside 0000 to 9999 have a sign."""
+    """Return a date in ISO form. Years outside of 0000 to 9999 have a sign."""
     year, month, day = civil(days)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}"
 
 
 def timestamp_text(micros: int) -> str:
-    """ISO with a blank, six digits after the second, no zone."""
+    """Return a time in ISO form, with a blank, six digits after the second, and no zone."""
     days, rest = divmod(micros, _DAY)
     seconds, fraction = divmod(rest, 1_000_000)
     minutes, second = divmod(seconds, 60)
@@ -70,7 +72,7 @@ def timestamp_text(micros: int) -> str:
 
 
 class SqlWriter:
-    """SQL of predicates: terms inside others stand in parentheses, names are quoted always."""
+    """Writes predicates as SQL. Inner terms are in parentheses, and names are always quoted."""
 
     def __init__(self, names: Mapping[int, Path] | None = None) -> None:
         self._names = names or {}
@@ -170,5 +172,5 @@ class SqlWriter:
 
 
 def plain_text(value: str) -> bool:
-    """Whether it can stand between quotes as it is, quotes doubled."""
+    """Return whether the text can be written between quotes, with its quotes doubled."""
     return value.isprintable() and "\\" not in value

@@ -1,11 +1,11 @@
 """Predicates on rows of native tables (FORMAT.md, "Predicates").
 
-Pure values, typed by field id, with SQL's three-valued logic: on each row a predicate is TRUE, FALSE or NULL, and
-the rows that are meant are those where it is TRUE. Values are of the column's type: bool, int, float, str, bytes,
-Decimal, days since 1970-01-01 for DATE, microseconds since the epoch for TIMESTAMP6 and TIMESTAMPTZ6. NaN is equal
-to itself and greater than every number, -0.0 equals 0.0, text is ordered by the bytes of its UTF-8.
+Pure values, typed by field id, with SQL's three-valued logic. On each row a predicate is TRUE, FALSE or NULL. It
+selects the rows where it is TRUE. Values have the column's type: bool, int, float, str, bytes, Decimal, days since
+1970-01-01 for DATE, microseconds since the epoch for TIMESTAMP6 and TIMESTAMPTZ6. NaN equals itself and is greater than
+every number. -0.0 equals 0.0. Text is ordered by the bytes of its UTF-8.
 
-Others import `alpheus_journal.predicate`: it has these names, and what predicates are stored as and do.
+Other packages import these names from `alpheus_journal.predicate`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from alpheus_journal.tables.columns import decode_bound, encode_bound, leaf_arro
 
 PREDICATE_SIZE_BYTES_MAX = 64 << 10
 PREDICATE_NODES_MAX = 10_000
-"""Terms and values of IN together."""
+"""The most terms and values of IN, counted together."""
 PREDICATE_DEPTH_MAX = 32
 
 NAN = math.nan
-"""The one NaN of predicates: whatever is read or given becomes this object, so that equal predicates are equal."""
+"""The only NaN of predicates. Every NaN that is read or given becomes this object, so equal predicates are equal."""
 
 Value = bool | int | float | str | bytes | Decimal
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "<=>"]
 
 
 class Compare(msgspec.Struct, frozen=True, gc=False):
-    """`value` is never NULL. `<=>` is equality that is FALSE, not NULL, on NULL. `compare` makes one of any value."""
+    """A comparison with a value, which is never NULL. `<=>` is equality that is FALSE instead of NULL on NULL.
+
+    Use `compare` to make a comparison with any value.
+    """
 
     column: Column
     op: Operator
@@ -47,8 +50,11 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
 
 
 class In(msgspec.Struct, frozen=True, gc=False):
-    """Equal to one of `values`, which ascend; `with_null`: NULL is among them, so that no match is NULL, not FALSE.
-    Without any value: as an empty OR, FALSE. `one_of` makes one of any values."""
+    """Equality with one of `values`, which ascend. Without any value it is FALSE, like an empty OR.
+
+    `with_null` says that NULL is among the values: no match is then NULL instead of FALSE. Use `one_of` to make one
+    from any values.
+    """
 
     column: Column
     values: tuple[Value, ...]
@@ -60,20 +66,20 @@ class IsNull(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartsWith(msgspec.Struct, frozen=True, gc=False):
-    """Of a VARCHAR column."""
+    """A test for a prefix of a VARCHAR column."""
 
     column: Column
     prefix: str
 
 
 class And(msgspec.Struct, frozen=True, gc=False):
-    """Without terms TRUE."""
+    """True when all terms are. TRUE without terms."""
 
     terms: tuple[Predicate, ...]
 
 
 class Or(msgspec.Struct, frozen=True, gc=False):
-    """Without terms FALSE."""
+    """True when one term is. FALSE without terms."""
 
     terms: tuple[Predicate, ...]
 
@@ -92,7 +98,7 @@ Leaf = Compare | In | IsNull | StartsWith
 TRUE, FALSE, NULL = Constant(True), Constant(False), Constant(None)
 
 Path = str | tuple[str, ...]
-"""What a column is called: its name, or the names from the outermost struct to the field."""
+"""A column's name, or the names from the outermost struct to the field."""
 
 INTEGER_RANGES = {
     "INT2": (-(1 << 15), (1 << 15) - 1),
@@ -116,16 +122,16 @@ def bad_predicate(message: str, hint: str = "") -> InvalidInput:
 
 
 def reference(column: Column) -> Column:
-    """What a predicate keeps of a column: id, name, type, what rows of files without it have.
+    """Return the part of a column that a predicate keeps: id, name, type and initial default.
 
-    Raises InvalidInput (`bad_predicate`) for one that is no leaf.
+    Raises InvalidInput (`bad_predicate`) for a column that is no leaf.
     """
     if column.children() or column.type in ("STRUCT", "LIST", "MAP"):
         raise bad_predicate(
             f"column {column.name!r} is of type {type_text(column)}: no predicate can name it",
             "name a field of a struct as column.field"
             if column.type == "STRUCT"
-            else "what lists and maps hold has no name here",
+            else "use another column: predicates cannot name elements of lists and maps",
         )
     properties = {key: column.properties[key] for key in _TYPE_PROPERTIES if key in column.properties}
     return Column(
@@ -138,7 +144,7 @@ def reference(column: Column) -> Column:
 
 
 def leaf_paths(columns: Iterable[Column], above: tuple[str, ...] = ()) -> dict[int, tuple[str, ...]]:
-    """The columns that a predicate may name, by id: leaves at the top and under structs, not below lists and maps."""
+    """Return the columns that a predicate may name, by id: leaves at the top and in structs, not in lists and maps."""
     paths: dict[int, tuple[str, ...]] = {}
     for column in columns:
         if column.type == "STRUCT":
@@ -157,7 +163,7 @@ def _leaves(columns: Iterable[Column]) -> Iterator[Column]:
 
 
 def columns_of(predicate: Predicate) -> tuple[Column, ...]:
-    """The columns that it names, each once, ascending by id."""
+    """Return the columns that a predicate names, each once, ascending by id."""
     found: dict[int, Column] = {}
     for term in walk(predicate):
         if isinstance(term, Leaf):
@@ -166,7 +172,7 @@ def columns_of(predicate: Predicate) -> tuple[Column, ...]:
 
 
 def walk(predicate: Predicate) -> Iterator[Predicate]:
-    """All terms, itself first, in order."""
+    """Yield the predicate itself, and then all its terms in order."""
     stack: list[Predicate] = [predicate]
     while stack:
         term = stack.pop()
@@ -178,8 +184,10 @@ def walk(predicate: Predicate) -> Iterator[Predicate]:
 
 
 def rebind(predicate: Predicate, columns: Iterable[Column]) -> Predicate:
-    """The same predicate with today's names and types, which are the same or wider ones. A column that is not among
-    `columns`, which may be nested, stays as it is."""
+    """Return the same predicate with the present names and types of columns, which are the same or wider.
+
+    `columns` may be nested. A column that is not among them stays as it is.
+    """
     return _rebound(predicate, {column.id: reference(column) for column in _leaves(columns)})
 
 
@@ -194,27 +202,30 @@ def _rebound(predicate: Predicate, today: Mapping[int, Column]) -> Predicate:
     return msgspec.structs.replace(predicate, column=column)
 
 
-# --- making them of any value ----------------------------------------------------------------------
+# --- making predicates of any value ----------------------------------------------------------------
 
 
 def all_of(*terms: Predicate) -> Predicate:
-    """AND; of one term the term, of none TRUE."""
+    """Return the AND of terms: a single term itself, or TRUE for no terms."""
     return terms[0] if len(terms) == 1 else And(terms) if terms else TRUE
 
 
 def any_of(*terms: Predicate) -> Predicate:
-    """OR; of one term the term, of none FALSE."""
+    """Return the OR of terms: a single term itself, or FALSE for no terms."""
     return terms[0] if len(terms) == 1 else Or(terms) if terms else FALSE
 
 
 def _unless_null(column: Column, value: bool) -> Predicate:
-    """`value` where the column is not NULL, NULL where it is."""
+    """Return a predicate that is `value` where the column is not NULL, and NULL where it is."""
     return Or((Not(IsNull(column)), NULL)) if value else And((IsNull(column), NULL))
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a value lies among those of a column: `below` and `above` are the nearest ones that the column can hold,
-    both the value itself when it is one of them. None: there is none on that side."""
+    """The place of a value among the values of a column.
+
+    `below` and `above` are the nearest values that the column can hold, both equal to the value itself when the column
+    can hold it. None means that there is no value on that side.
+    """
 
     below: Value | None
     above: Value | None
@@ -228,17 +239,19 @@ _MIRRORED: dict[str, Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def mirrored(op: Operator) -> Operator:
-    """The operator with its sides exchanged."""
+    """Return the operator with its sides exchanged."""
     return _MIRRORED.get(op, op)
 
 
 def compare(column: Column, op: Operator, value: object) -> Predicate:
-    """The comparison with a value that the column need not be able to hold, exactly: `int < 1.5` is `int <= 1`,
-    what is out of range is a constant that is NULL where the column is. None is NULL.
+    """Compare a column with a value, which the column need not be able to hold. The result is exact.
 
-    `value`: bool; int, float or Decimal for numbers (rounded to the nearest double for FLOAT4 and FLOAT8, as Spark
-    does); str; bytes; date or days for DATE; datetime (with a zone for TIMESTAMPTZ6, without for TIMESTAMP6) or
-    microseconds for timestamps. Raises InvalidInput (`bad_predicate`) for any other.
+    For example, `int < 1.5` becomes `int <= 1`. A value out of range gives a constant that is NULL where the column is.
+    The value None is NULL.
+
+    `value` is a bool; an int, float or Decimal for numbers (rounded to the nearest double for FLOAT4 and FLOAT8, as
+    Spark does); a str; bytes; a date or days for DATE; a datetime (with a zone for TIMESTAMPTZ6, without one for
+    TIMESTAMP6) or microseconds for timestamps. Raises InvalidInput (`bad_predicate`) for any other value.
     """
     column = reference(column)
     if value is None:
@@ -264,7 +277,7 @@ def _at_most(column: Column, place: _Place) -> Predicate:
 
 
 def one_of(column: Column, values: Iterable[object], *, with_null: bool = False) -> Predicate:
-    """`column IN (values)`, exactly as `compare` is exact; None among the values is NULL."""
+    """Return `column IN (values)`, as exactly as `compare`. None among the values is NULL."""
     column = reference(column)
     found: dict[Value, None] = {}
     other = False
@@ -284,7 +297,7 @@ def one_of(column: Column, values: Iterable[object], *, with_null: bool = False)
 
 
 def ascending(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Values of one column in its order, each once; NaN last."""
+    """Return values of one column in its order, each once, with NaN last."""
     numbers: dict[Value, None] = {}
     nan = False
     for value in values:
@@ -309,7 +322,7 @@ def starts_with(column: Column, prefix: str) -> Predicate:
 def _place(column: Column, value: object) -> _Place:
     if column.type in ("INT2", "INT4", "INT8", "DECIMAL", "FLOAT4", "FLOAT8"):
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-            value = int(value)  # of numpy
+            value = int(value)  # a numpy integer
         if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             return _place_number(column, value)
     elif column.type in TIMESTAMPS or column.type == "DATE":
@@ -331,12 +344,12 @@ def _place(column: Column, value: object) -> _Place:
 
 
 def _count(column: Column, value: object) -> object:
-    """Days or microseconds of a date or datetime; anything else as it is."""
+    """Return the days or microseconds of a date or datetime, and any other value as it is."""
     if isinstance(value, datetime):
         if column.type == "DATE":
             raise bad_predicate(f"column {column.name!r} is a date, not a point in time", "give a date")
-        if getattr(value, "nanosecond", 0):  # of pandas
-            raise bad_predicate(f"column {column.name!r} has microseconds, {value} has nanoseconds")
+        if getattr(value, "nanosecond", 0):  # a pandas timestamp
+            raise bad_predicate(f"column {column.name!r} has microseconds, but {value} has nanoseconds")
         zone = value.utcoffset()
         if (zone is not None) != (column.type == "TIMESTAMPTZ6"):
             needs = "a" if zone is None else "no"
@@ -356,7 +369,7 @@ def _place_number(column: Column, value: int | float | Decimal) -> _Place:
     )
     if column.type in FLOATS:
         return _place_float(column, value, finite)
-    if not finite:  # greater or less than every number of the column; NaN is greater, too
+    if not finite:  # greater or less than every number of the column; NaN is greater
         low, high = _range(column)
         return _Place(None, low) if value == value and value < 0 else _Place(high, None)
     scale = int(column.properties["scale"]) if column.type == "DECIMAL" else 0
@@ -364,7 +377,9 @@ def _place_number(column: Column, value: int | float | Decimal) -> _Place:
         digits = value.adjusted()
         if len(value.as_tuple().digits) > 1000:
             raise bad_predicate(f"a number with more than 1000 digits for column {column.name!r}")
-        if value and not -200 < digits < 200:  # far outside, or next to zero: neither is worth its digits
+        if (
+            value and not -200 < digits < 200
+        ):  # far out of range, or next to zero: the exact digits do not matter
             value = Decimal((value.as_tuple().sign, (1,), 200 if digits > 0 else -200))
     exact = Fraction(value) * 10**scale
     below, above = math.floor(exact), math.ceil(exact)
@@ -410,7 +425,7 @@ def _place_float(column: Column, value: int | float | Decimal, finite: bool) -> 
 
 
 def _single(number: float, towards: float) -> float:
-    """`number` when it is a float of 32 bits, else the nearest one in the direction `towards`."""
+    """Return `number` if it is a float of 32 bits, else the nearest such float in the direction `towards`."""
     try:
         near: float = struct.unpack("<f", struct.pack("<f", number))[0]
     except OverflowError:
@@ -429,11 +444,11 @@ def _single(number: float, towards: float) -> float:
 _SINGLE_MAX = 3.4028234663852886e38
 
 
-# --- what every predicate keeps --------------------------------------------------------------------
+# --- checks of every predicate ---------------------------------------------------------------------
 
 
 def flaw_of_value(column: Column, value: object) -> str:
-    """Why `value` is none of the column's, or empty."""
+    """Return why the column cannot hold `value`, or "" when it can."""
     if column.type in INTEGER_RANGES:
         low, high = INTEGER_RANGES[column.type]
         fits = type(value) is int and low <= value <= high
@@ -462,8 +477,11 @@ def _check_value(column: Column, value: object) -> None:
 
 
 def check(predicate: Predicate) -> None:
-    """Raises InvalidInput (`bad_predicate`) for what cannot be stored: too large or deep, a column that is no leaf or
-    is there in two forms, a value that the column cannot hold. What `compare` and its like make passes, if small."""
+    """Refuse a predicate that cannot be stored. Raises InvalidInput (`bad_predicate`).
+
+    Refuses too many terms or levels, a column that is no leaf or is named in two forms, and a value that its column
+    cannot hold. Predicates made by `compare` and the other functions pass, unless they are too large.
+    """
     columns: dict[int, Column] = {}
     nodes = 0
     stack: list[tuple[Predicate, int]] = [(predicate, 1)]
@@ -484,14 +502,14 @@ def check(predicate: Predicate) -> None:
                 check_column(column)
             if columns.setdefault(column.id, column) != column:
                 raise bad_predicate(
-                    f"column id {column.id} is in a predicate in two forms", "rebind its parts"
+                    f"column id {column.id} is in a predicate in two forms", "rebind the predicate's parts"
                 )
             _check_leaf(term)
 
 
 def check_column(column: Column) -> None:
     if not 0 < column.id < 1 << 31 or not column.name:
-        raise bad_predicate(f"column {column.name!r} has the id {column.id}, which is no field id")
+        raise bad_predicate(f"column {column.name!r} has the id {column.id}, which is not a field id")
     try:
         leaf_arrow_type(column, column.name)
     except InvalidInput as error:
@@ -516,18 +534,18 @@ def _check_leaf(term: Leaf) -> None:
             _check_value(term.column, value)
         if term.values != ascending(term.values):
             raise bad_predicate(
-                f"the values of IN for column {term.column.name!r} do not ascend", "use one_of"
+                f"the values of IN for column {term.column.name!r} do not ascend", "make the term by one_of"
             )
     elif isinstance(term, StartsWith):
         if term.column.type != "VARCHAR":
             raise bad_predicate(
-                f"column {term.column.name!r} is of type {type_text(term.column)}, and has no prefix"
+                f"column {term.column.name!r} is of type {type_text(term.column)}, which has no prefix"
             )
         _check_value(term.column, term.prefix)
 
 
 def encode_value(column: Column, value: Value) -> bytes:
-    """In the form of bounds; NaN, which no bound is, as its IEEE number."""
+    """Encode a value in the form of bounds. NaN, which no bound can be, is its IEEE number."""
     if isinstance(value, Decimal):
         value = _unscaled(value, int(column.properties["scale"]))
     elif isinstance(value, float):
@@ -536,7 +554,7 @@ def encode_value(column: Column, value: Value) -> bytes:
 
 
 def decode_value(column: Column, data: bytes) -> Value:
-    """Raises InvalidInput (`bad_predicate`) when `data` is no value of a column of this type."""
+    """Decode a value of a column. Raises InvalidInput (`bad_predicate`) when `data` is no such value."""
     try:
         if column.type in FLOATS and len(data) in (4, 8):
             number: float = struct.unpack("<f" if len(data) == 4 else "<d", data)[0]

@@ -32,21 +32,21 @@ from alpheus_journal.tables.data_file import DataFile
 
 
 class Verdict(enum.Enum):
-    """What is known of all rows of a file."""
+    """What is known of a predicate on all rows of a file."""
 
-    NEVER = "never"  # TRUE on no row; of a file without rows, too
+    NEVER = "never"  # TRUE on no row, or the file has no rows
     MAYBE = "maybe"
     ALWAYS = "always"  # TRUE on every row
 
 
-# What a term may be on the rows of a file: a set of outcomes, as bits.
+# The possible outcomes of a term on the rows of a file: a set, as bits.
 _T, _F, _N = 1, 2, 4
 _ALL = _T | _F | _N
 _Judge = Callable[[DataFile], int]
 
 
 def _pairs(outcome: Callable[[int, int], int]) -> list[list[int]]:
-    """Of two sets of outcomes the set of what each pair comes to."""
+    """Return a table from two sets of outcomes to the set of the outcomes of all pairs."""
     singles = (_T, _F, _N)
     return [
         [_union(outcome(x, y) for x in singles if a & x for y in singles if b & y) for b in range(8)]
@@ -67,13 +67,15 @@ _NOT = [(a & _N) | (_F if a & _T else 0) | (_T if a & _F else 0) for a in range(
 
 
 def judge(predicate: Predicate, file: DataFile) -> Verdict:
-    """What the statistics of the file say of the predicate on its rows. Sound: NEVER and ALWAYS hold for every row,
-    whatever is not known, and however wide the bounds are. For many files take `judge_of`."""
+    """Return what the file's statistics say of the predicate on its rows. For many files use `judge_of`.
+
+    NEVER and ALWAYS are certain for every row, whatever is unknown and however wide the bounds are.
+    """
     return judge_of(predicate)(file)
 
 
 def judge_of(predicate: Predicate) -> Callable[[DataFile], Verdict]:
-    """`judge` of one predicate, made ready once for many files."""
+    """Return `judge` for one predicate, prepared once for many files."""
     outcomes = _outcomes_of(predicate)
 
     def verdict(file: DataFile) -> Verdict:
@@ -123,15 +125,15 @@ def _combined(parts: Sequence[_Judge], table: list[list[int]], start: int, last:
 
 
 _OfRange = Callable[[Any, Any], int]
-"""The outcomes of values from a lower to an upper bound, both inclusive, None without one; NaN is not among them."""
+"""Takes a lower and an upper bound, inclusive, or None. Returns the outcomes of values between them, without NaN."""
 
 
 def _of_column(column: Column, null: int, of_range: _OfRange, nan: int) -> _Judge:
-    """`null`, `nan`: the outcomes of those. Values are compared as `_bound` has them."""
+    """Return a judge of a column. `null` and `nan` are the outcomes of NULL and NaN. `_bound` compares values."""
     number, floats = column.id, column.type in FLOATS
     bound = _bound(column)
     missing = null
-    if column.initial_default is not None:  # NULL all the same, in a struct that is NULL
+    if column.initial_default is not None:  # still NULL inside a struct that is NULL
         value = decode_value(column, column.initial_default)
         if value != value:
             missing |= nan
@@ -143,7 +145,7 @@ def _of_column(column: Column, null: int, of_range: _OfRange, nan: int) -> _Judg
         count = file.value_counts.get(number)
         if count is None:
             return missing
-        if count != file.row_count:  # of no leaf outside lists
+        if count != file.row_count:  # not a leaf outside of lists
             return null | nan | of_range(None, None)
         nulls = file.null_counts.get(number)
         nans = file.nan_counts.get(number) if floats else 0
@@ -163,8 +165,10 @@ def _of_column(column: Column, null: int, of_range: _OfRange, nan: int) -> _Judg
 
 
 def _bound(column: Column) -> Callable[[bytes], Any]:
-    """How stored bounds of the column, of narrower and wider types too, become what `_comparable` makes of values.
-    None for what is no bound: not known."""
+    """Return a function from a stored bound, also of a narrower or wider type, to a value as `_comparable` makes it.
+
+    The function returns None, for "not known", when the bytes are no bound.
+    """
     if column.type in ("VARCHAR", "BINARY", "FIXED"):
         return lambda data: data
     if column.type in FLOATS:
@@ -181,7 +185,7 @@ def _float_bound(data: bytes) -> float | None:
 
 
 def _comparable(column: Column, values: Iterable[Value]) -> list[Any]:
-    """Ascending, without NaN: bytes for text, the unscaled integer for decimals."""
+    """Return values in a comparable form, ascending and without NaN: text as bytes, decimals as unscaled integers."""
     numbers = [value for value in values if value == value]
     if column.type == "VARCHAR":
         return sorted(value.encode() for value in numbers if isinstance(value, str))
@@ -214,7 +218,7 @@ def _of_values(values: list[Any], miss: int) -> _OfRange:
 
 
 def _of_comparison(column: Column, op: str, value: Value) -> tuple[_OfRange, int]:
-    """And the outcome of NaN."""
+    """Return the outcomes of a comparison in a range, and the outcome of NaN."""
     if value != value:  # numbers are below it
         of_numbers = _T if op in ("!=", "<", "<=") else _F
         return lambda lower, upper: of_numbers, _T if op in ("=", "<=>", "<=", ">=") else _F
@@ -240,13 +244,13 @@ def _of_comparison(column: Column, op: str, value: Value) -> tuple[_OfRange, int
 
 
 def explain(predicate: Predicate, file: DataFile, names: Mapping[int, Path] | None = None) -> str:
-    """Why the file is judged as it is: the verdict, the first term that decides it, what is known of its columns."""
+    """Explain the verdict on a file: the verdict, the first term that decides it, and the statistics of its columns."""
     if not file.row_count:
         return "never: the file has no rows"
     verdict = judge(predicate, file)
     term = predicate
     while isinstance(term, And | Or) and term.terms:
-        # One term makes an AND untrue and an OR true. What is neither has a part that is neither.
+        # One term can make an AND never true or an OR always true. A MAYBE has a term that is MAYBE.
         decides = verdict is (Verdict.NEVER if isinstance(term, And) else Verdict.ALWAYS)
         if not decides and verdict is not Verdict.MAYBE and len(term.terms) > 1:
             break
@@ -287,5 +291,5 @@ def _known(column: Column, file: DataFile) -> str:
 def _literal(column: Column, data: bytes) -> str:
     try:
         return SqlWriter().literal(column, decode_value(column, data))
-    except InvalidInput:  # a bound of a wider type, in a file that came after the predicate
+    except InvalidInput:  # a bound of a wider type, in a file that is newer than the predicate
         return f"X'{data.hex().upper()}'"
