@@ -766,7 +766,7 @@ class Journal:
         retries = self._committer.retries
         seen = await retries.find_id(transaction_id, since, until)
         if seen.recorded is not None and seen.event is not None:
-            commit = await retries.committed(seen.recorded, seen.event)
+            commit = await retries.recorded_answer(seen.recorded, seen.event)
             begin = seen.recorded.begin_version
             return Outcome(state="committed", commit=commit, begin_version=begin), None
         return Outcome(state="unknown" if seen.cancelled is None else "cancelled"), seen.gap

@@ -105,8 +105,8 @@ class ContentCheck:
             raise corrupt("differs from the size and SHA-256 that the catalog records")
         content = Content.decode(data, segment.path, table_id)
         files = content.files
-        told = segment.file_count, segment.row_count, segment.size_bytes
-        if told != (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files)):
+        claimed = segment.file_count, segment.row_count, segment.size_bytes
+        if claimed != (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files)):
             raise corrupt("has other totals than the catalog records")
         if of_table:
             found = pc.min_max(content.sequences(segment)).as_py()

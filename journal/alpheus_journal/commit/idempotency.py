@@ -199,28 +199,28 @@ class Retries:
                 f" the newest is {head.version}",
                 kind="future_version",
             )
-        told = await self._answer_since_begin(stakes)
-        if isinstance(told, Committed | InvalidInput):
-            return told
+        answer = await self._answer_since_begin(stakes)
+        if isinstance(answer, Committed | InvalidInput):
+            return answer
         if transaction.id_was_given:
             before = await self._answer_up_to_begin(transaction)
             if isinstance(before, Committed | InvalidInput):
                 return before
-            told = before or told
+            answer = before or answer
         if transaction.key:
             found = await self._follower.find_by_key(transaction.key)
             if found is not None:
                 version, recorded = found
                 # A key expires with its version, even while this process remembers the key.
                 with contextlib.suppress(Expired):
-                    return await self.committed(recorded, await self._follower.recorded_event(version))
+                    return await self.recorded_answer(recorded, await self._follower.recorded_event(version))
         if transaction.writer is not None:
             committed = await self._answer_from_writer(transaction, load)
             if committed is not None:
                 return committed
-        if isinstance(told, Expired):
-            raise told
-        return told
+        if isinstance(answer, Expired):
+            raise answer
+        return answer
 
     async def _answer_up_to_begin(
         self, transaction: Transaction
@@ -343,7 +343,7 @@ class Retries:
                 version=event.version,
                 hint=f"use a new id for other work; version {event.version} has committed the work of this id",
             )
-        return await self.committed(recorded, event)
+        return await self.recorded_answer(recorded, event)
 
     async def _answer_from_writer(self, transaction: Transaction, load: Load) -> Committed | None:
         writer = transaction.writer
@@ -383,7 +383,7 @@ class Retries:
             )
         for recorded in event.transactions:
             if recorded.id == mark.transaction_id and mark.sequence == sequence:
-                return await self.committed(recorded, event)
+                return await self.recorded_answer(recorded, event)
         return Committed(
             version=mark.version,
             transaction_id=mark.transaction_id,
@@ -392,7 +392,7 @@ class Retries:
             duplicate=True,
         )
 
-    async def committed(self, recorded: RecordedTransaction, event: Event) -> Committed:
+    async def recorded_answer(self, recorded: RecordedTransaction, event: Event) -> Committed:
         """Return the recorded answer of a transaction of `event`."""
         added = removed = 0
         for action in recorded.actions:

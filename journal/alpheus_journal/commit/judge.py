@@ -126,14 +126,14 @@ class Judge:
                     1 + len(transaction.operations) // OPERATIONS_CHECKED_AT_ONCE
                 )
                 if base.may_have_sequence(transaction):
-                    told = await self._retries.answer(stakes, base.head, base.load_durable)
+                    answer = await self._retries.answer(stakes, base.head, base.load_durable)
                     # A conflict must wait: the staged version may turn out to hold this transaction's sequence.
-                    if told is not None and not isinstance(told, Conflict):
-                        decided[index] = told
+                    if answer is not None and not isinstance(answer, Conflict):
+                        decided[index] = answer
                     continue
-                told = await self._retries.answer(stakes, base.head, base.load) or base.conflict(stakes)
-                if told is not None:
-                    decided[index] = told
+                answer = await self._retries.answer(stakes, base.head, base.load) or base.conflict(stakes)
+                if answer is not None:
+                    decided[index] = answer
                     continue
                 names = None
                 if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX:

@@ -2,7 +2,8 @@
 
 A committed action *touches* aspects of objects. A transaction *claims* that some aspects stay as they were when it
 began. `rules.RULES` says which pairs collide. Touches and claims are both filed under facets, keys that are compared
-for equality alone. So pairs that cannot collide are never compared, however many there are.
+for equality alone. So pairs that cannot collide are never compared, however many there are. The module is long because
+the table of rules and the functions that it names stand together.
 """
 
 from __future__ import annotations

@@ -94,12 +94,12 @@ def footer_differences(
         counts = [null_count_of(chunk) for chunk in chunks]
         if None not in counts:
             nulls[leaf.number] = sum(count or 0 for count in counts)
-        for what, counted, told in (
+        for what, counted, claims in (
             ("values", sum(chunk.num_values for chunk in chunks), file.value_counts),
             ("NULLs", nulls.get(leaf.number), file.null_counts),
             ("bytes", sum(chunk.total_compressed_size for chunk in chunks), file.column_sizes),
         ):
-            problems += _compare_count(leaf, what, counted, told)
+            problems += _compare_count(leaf, what, counted, claims)
         found = _bounds_of(leaf, chunks)
         if found is not None:
             bounds[leaf.number] = found
@@ -184,8 +184,8 @@ def _leaves(
             column = None
         yield _Found(number, path, kind, column, is_repeated)
     else:
-        told = None if column is None else type_text(column)
-        problems.append(f"has column {path!r} (id {number}) of type {kind}, not {told}")
+        claimed = None if column is None else type_text(column)
+        problems.append(f"has column {path!r} (id {number}) of type {kind}, not {claimed}")
         yield from _leaves(field, number, None, path, is_repeated, problems)
 
 
@@ -217,10 +217,10 @@ def _find_missing(file: DataFile, leaves: Sequence[_Found]) -> Iterator[str]:
         yield f"lacks the column ids {', '.join(map(str, absent[:10]))}, which its entry names"
 
 
-def _compare_count(leaf: _Found, what: str, counted: int | None, told: Mapping[int, int]) -> Iterator[str]:
+def _compare_count(leaf: _Found, what: str, counted: int | None, claims: Mapping[int, int]) -> Iterator[str]:
     assert leaf.number is not None
-    if counted is not None and told.get(leaf.number, counted) != counted:
-        yield f"has {counted} {what} in {leaf.label}, not {told[leaf.number]}"
+    if counted is not None and claims.get(leaf.number, counted) != counted:
+        yield f"has {counted} {what} in {leaf.label}, not {claims[leaf.number]}"
 
 
 # --- bounds ----------------------------------------------------------------------------------------
