@@ -18,7 +18,14 @@ import pytest
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
 from alpheus_daemon.serve.deadlines import WriteDeadlines
-from alpheus_daemon.serve.watch import MESSAGES_KEPT, WOKEN_AT_ONCE, Delivery, Hub, Poller
+from alpheus_daemon.serve.watch import (
+    MADE_AT_ONCE,
+    MESSAGES_KEPT,
+    WOKEN_AT_ONCE,
+    Delivery,
+    Hub,
+    Poller,
+)
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.errors import (
     Exhausted,
@@ -603,6 +610,28 @@ async def test_waking_many_gives_way() -> None:
         await asyncio.gather(*tasks)
         for stream in streams:
             await stream.aclose()
+
+
+async def test_making_many_events_gives_way_and_waits_for_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(20 * MADE_AT_ONCE)
+    others_turns = 0
+
+    async def count() -> None:
+        nonlocal others_turns
+        while True:
+            others_turns += 1
+            await asyncio.sleep(0)
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a timer was set")
+
+    async with hub_of(source, batch_count_max=1000, scan_count_max=1000) as hub:
+        counting = asyncio.create_task(count())
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", refuse)
+        assert len(await versions_of(hub, EventsQuery(after=0, until=20 * MADE_AT_ONCE))) == 20 * MADE_AT_ONCE
+        monkeypatch.undo()
+        counting.cancel()
+    assert others_turns >= 20
 
 
 async def test_what_is_known_of_the_subscribers() -> None:
