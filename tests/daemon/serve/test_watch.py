@@ -20,6 +20,7 @@ from alpheus_daemon.main import running
 from alpheus_daemon.serve.deadlines import WriteDeadlines
 from alpheus_daemon.serve.watch import (
     MADE_AT_ONCE,
+    MESSAGE_KEPT_BYTES_MAX,
     MESSAGES_KEPT,
     WOKEN_AT_ONCE,
     Delivery,
@@ -41,6 +42,7 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
+from alpheus_journal.testing.simulation import SimulatedLoop
 from alpheus_journal.wire.messages import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
@@ -647,6 +649,36 @@ async def test_what_is_known_of_the_subscribers() -> None:
         assert hub.lag_versions_max == 0
 
 
+async def test_who_gets_all_with_his_next_message_is_not_behind() -> None:
+    source = Source(100)
+    async with hub_of(source, batch_count_max=10) as hub:
+        streams = [hub.stream(EventsQuery(after=after, follow=True)) for after in (80, 79)]
+        assert [(await anext(stream)).version for stream in streams] == [90, 89]
+        assert (hub.current_count, hub.catching_up_count, hub.lag_versions_max) == (1, 1, 11)
+        assert [(await anext(stream)).version for stream in streams] == [100, 99]
+        assert (hub.current_count, hub.catching_up_count, hub.lag_versions_max) == (2, 0, 1)
+        for stream in streams:
+            await stream.aclose()
+
+
+@pytest.mark.parametrize(("subscribers", "size_bytes"), [(1, 10), (2, MESSAGE_KEPT_BYTES_MAX)])
+async def test_no_message_is_kept_for_nobody_nor_one_that_is_large(subscribers: int, size_bytes: int) -> None:
+    source = Source(3)
+    source.definition = b"x" * size_bytes
+    async with hub_of(source, batch_count_max=1, ring_bytes_max=0) as hub:
+        query = EventsQuery(after=0, follow=True, details=True)
+        streams = [hub.stream(query) for _ in range(subscribers)]
+        for stream in streams:
+            assert [(await anext(stream)).version for _ in range(3)] == [1, 2, 3]
+            if subscribers == 1:
+                await stream.aclose()
+        assert await versions_of(hub, EventsQuery(after=0, details=True)) == [1, 2, 3]
+        assert hub.counts.shared_messages == 0
+        assert hub.counts.encoded == 3 * (subscribers + 1)
+        for stream in streams:
+            await stream.aclose()
+
+
 async def test_heartbeats_of_many_have_one_timer() -> None:
     source = Source(3)
     async with hub_of(source, heartbeat_seconds=0.02) as hub:
@@ -1001,3 +1033,39 @@ async def test_the_poller_outlives_failures(error: Exception) -> None:
     source.broken, source.hidden = None, 1
     assert await poller.step(1.0) == 0.05
     assert source.head.version == 1
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("away")], ids=["idle", "failing"])
+def test_pollers_that_start_together_do_not_probe_together(error: Exception | None) -> None:
+    """Each waits for its interval, a fifth more or less by its own chance; the interval grows to its maximum."""
+
+    def moments(seed: int) -> list[float]:
+        loop = SimulatedLoop(0)
+        source, found = Source(0), list[float]()
+        source.broken = error
+        refresh = source.refresh
+
+        async def noted() -> Head:
+            found.append(loop.time())
+            return await refresh()
+
+        source.refresh = noted  # type: ignore[method-assign]
+        poller = Poller(
+            source, interval_min_seconds=1.0, interval_max_seconds=3.0, randomness=random.Random(seed)
+        )
+
+        async def main() -> None:
+            running = asyncio.ensure_future(poller.run())
+            await asyncio.sleep(60)
+            running.cancel()
+
+        loop.run(main())
+        return found
+
+    one, again, other = moments(1), moments(1), moments(2)
+    assert one == again != other
+    waits = [after - before for before, after in itertools.pairwise(one)]
+    intervals = [3.0] * len(waits) if error else [1.5, 2.25, *[3.0] * (len(waits) - 2)]
+    assert all(0.8 * i <= wait <= 1.2 * i for i, wait in zip(intervals, waits, strict=True))
+    assert len(set(waits)) > 10
+    assert min(waits[3:]) < 2.9 < 3.1 < max(waits)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from alpheus_daemon.serve import writer as writer_module
 from alpheus_daemon.serve.writer import Writer
+from alpheus_journal.commit.committer import Observer
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
@@ -627,6 +629,65 @@ async def test_what_a_stopped_writer_lost_is_never_called_not_applied() -> None:
             await r.send(0)
         with pytest.raises(Unavailable, match="not applied"):
             await r.send(1)
+
+
+async def test_only_the_latest_doubts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: of a doubt that is older than so many others nothing is known any more."""
+    monkeypatch.setattr(writer_module, "DOUBTFUL_MAX", 2)
+    async with rig() as r:
+        r.committer.judge = lambda item: OutcomeUnknown("lost", transaction_id=item.id)
+        for number in (1, 2, 3):
+            await r.settle(r.send(number))
+        r.writer.close()
+        with pytest.raises(Unavailable, match="was not applied"):
+            await r.send(1)
+        for number in (2, 3):
+            with pytest.raises(OutcomeUnknown, match="earlier send"):
+                await r.send(number)
+
+
+class Counting(Observer):
+    def __init__(self) -> None:
+        self.durations: list[tuple[str, float]] = []
+        self.events: list[tuple[str, int]] = []
+
+    def on_duration(self, stage: str, seconds: float) -> None:
+        self.durations.append((stage, seconds))
+
+    def on_events(self, what: str, count: int = 1) -> None:
+        if count:
+            self.events.append((what, count))
+
+
+async def test_what_members_wait_and_what_becomes_of_them_is_counted() -> None:
+    async with rig() as r:
+        counting = r.writer.observer = Counting()
+        lost = {2, 3}
+
+        def judge(item: Transaction) -> Answer:
+            number = number_of(item)
+            r.now += 1.0
+            if number in lost:
+                lost.remove(number)
+                return None
+            return Conflict("mine", transaction_id=item.id) if number == 1 else r.committer.committed(item)
+
+        r.committer.judge = judge
+        first = await r.block()
+        assert counting.durations == [("queue", 0.0)]
+        r.now = 5.0
+        tasks = [r.send(number) for number in (1, 2, 3)]
+        await turns()
+        r.now = 7.0
+        await r.settle(first, *tasks)
+        assert counting.durations[1:] == [
+            ("total", 8.0),
+            *[("queue", 3.0)] * 3,
+            ("total", 6.0),
+            *[("queue", 6.0)] * 2,
+            *[("total", 8.0)] * 2,
+        ]
+        assert counting.events == [("conflict", 1), ("requeued", 2)]
 
 
 # --- sources in turn
