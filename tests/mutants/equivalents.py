@@ -17,7 +17,7 @@ REASONS: dict[str, dict[str, str]] = {
         ),
     },
     "follower": {
-        "raise | statement dropped | raise -> pass": (
+        "raise  # no caller awaits this task | statement dropped | raise -> pass": (
             "nobody awaits a probe: its callers have futures of their own, which are cancelled before"
         ),
     },

@@ -185,7 +185,7 @@ class Follower:
             for found in (*served, *self._wanted):
                 found.cancel()
             self._wanted = {}
-            raise
+            raise  # no caller awaits this task
         except BaseException as error:
             for found in served:
                 if not found.done():

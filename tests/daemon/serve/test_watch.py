@@ -42,7 +42,7 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
-from alpheus_journal.testing.simulation import SimulatedLoop
+from alpheus_journal.testing.simulation.loop import SimulatedLoop
 from alpheus_journal.wire.messages import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
