@@ -426,9 +426,10 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
         assert caught.value.retry_after > 0
         await r.settle(*tasks)
         assert r.committer.groups == [[0], [1, 2]]
-    async with rig(queue_bytes_max=250) as r:
-        tasks = [await r.block(), r.send(1), r.send(2)]
+    async with rig(queue_bytes_max=200) as r:
+        tasks = [await r.block(), r.send(1), r.send(2)]  # as many bytes as there may be
         await turns()
+        assert r.writer.queue_bytes == 200
         with pytest.raises(Exhausted):
             await r.send(3)
         await r.settle(*tasks)
