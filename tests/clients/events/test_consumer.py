@@ -428,10 +428,7 @@ async def test_a_stream_that_fails_ends_the_turn_and_leaves_nothing_behind(error
     assert feed.open_count == 0
     assert tasks_of_consumers() == [], "before anybody closes it"
     if isinstance(error, Expired):
-        assert error.hint == (
-            "the oldest version that is kept is 7: read the catalog there, then"
-            " admin.subscriptions.reset('mail', after=7)"
-        )
+        assert "admin.subscriptions.reset('mail', after=7)" in error.hint
     for again in (anext(mail), mail.wait_active(), mail.acknowledge(first)):
         with pytest.raises(type(error)) as caught:
             await again
