@@ -90,7 +90,7 @@ NORMAL: tuple[tuple[str, str], ...] = (
     (r"\b\d+(\.\d+)? ([KMG]i)?B\b", "<size>"),
     (r"\b(\d+) bytes, (not )?\d+( were committed)?", r"<size>, \2<size>\3"),
     (r'(size_bytes":)\d+', r"\1<size>"),
-    (r"((?:no valid|not a) Parquet file): .*", r"\1: <what pyarrow says>"),
+    (r"(not a (?:valid )?Parquet file): .*", r"\1: <what pyarrow says>"),
     (r"\(Error parsing [^)]*\)", "(<what protobuf says>)"),
     (r'(UNAVAILABLE): [^"\n]*', r"\1: <what gRPC says>"),
     (r'(software *|"software_version":")\d[^\s"]*', r"\1<software>"),

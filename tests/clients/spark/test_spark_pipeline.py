@@ -643,7 +643,7 @@ def test_what_cannot_be_read_again_is_parked_at_once(lake: SparkCatalog) -> None
     lake.catalog.append("sales.orders", rows(7))
     [result] = pipeline.run(lake)
     assert result.state == "parked"
-    assert "another one, of id" in result.error
+    assert "another table, of id" in result.error
     pipeline.run(lake, full_refresh=True)
     assert stored(lake, "mart.daily") == [7]
 
