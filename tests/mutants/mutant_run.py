@@ -62,6 +62,7 @@ MODULES = {
         "journal/alpheus_journal/commit/executor.py",
         (
             "tests/journal/commit/test_judge.py",
+            "tests/journal/commit/test_stage.py",
             "tests/journal/commit/test_commit.py",
             "tests/journal/commit/test_distributed.py",
             "tests/journal/execute/test_change_rows.py",
