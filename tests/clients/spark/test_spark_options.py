@@ -242,7 +242,7 @@ def test_streams_that_are_refused_before_they_begin(catalog: alpheus.Catalog) ->
         ({"on_expired": "skip"}, InvalidInput, "on_expired='skip' is none of fail, snapshot"),
         ({"max_files": 0}, InvalidInput, "max_files='0' is not a positive"),
         ({"max_versions": True}, InvalidInput, "max_versions='True' is not a positive"),
-        ({"start": "bogus"}, InvalidInput, '\'bogus\' is no version.*"snapshot", "now"'),
+        ({"start": "bogus"}, InvalidInput, '\'bogus\' is not a version.*"snapshot", "now"'),
         ({"start": -(2**33)}, InvalidInput, f"{-(2**33)} is outside"),
         ({"start": 9999}, NotFound, "no version 9999; the newest is 2"),
         ({"start": "2001-01-01T00:00:00Z"}, NotFound, "no version is as old"),
