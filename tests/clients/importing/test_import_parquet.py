@@ -347,7 +347,7 @@ def test_what_is_no_source_is_refused(catalog: alpheus.Catalog, tmp_path: Path) 
         ({"format": "orc"}, "format='orc'"),
         ({"version": 3}, "no versions"),
         ({"path": "s3://key:secret@bucket/x"}, "holds credentials"),
-        ({"path": ""}, "no path"),
+        ({"path": ""}, "not a path"),
         ({"append": True, "partition_by": ["id"]}, "append adds"),
         ({"resume": "x"}, "not a transaction id"),
     ):

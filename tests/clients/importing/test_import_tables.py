@@ -266,7 +266,7 @@ def test_a_delta_file_that_is_not_what_the_log_says(tmp_path: Path) -> None:
         list(source.batches(0))
     assert refused.value.kind == "source_changed"
     file.unlink()
-    with pytest.raises(InvalidInput, match="is gone"):
+    with pytest.raises(InvalidInput, match="was deleted"):
         DeltaSource(str(path))
 
 
