@@ -710,6 +710,19 @@ async def test_what_those_of_one_filter_share_goes_with_the_last_of_them() -> No
             assert not hub._kinds
 
 
+async def test_an_idle_subscriber_that_leaves_is_waited_for_no_more() -> None:
+    """Not until its heartbeat would have been due, an hour later."""
+    async with hub_of(Source(3), heartbeat_seconds=3600.0) as hub:
+        stream = hub.stream(EventsQuery(after=3, follow=True))
+        await anext(stream)
+        waiting = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        assert len(hub._waiting) == 1
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert not hub._waiting
+
+
 async def test_heartbeats_of_many_have_one_timer() -> None:
     source = Source(3)
     async with hub_of(source, heartbeat_seconds=0.02) as hub:
