@@ -550,7 +550,7 @@ def test_what_nobody_said_of_an_output(spark: SparkSession) -> None:
     assert tried() == [(1, "x")]
     assert tried(outputs=held) == [(1, "x"), (2, "old")]
     assert tried(outputs=held, full=True, params={"delete": "yes"}) == [(1, "x")]
-    with pytest.raises(InvalidInput, match=r"columns the output mart\.daily has was not said"):
+    with pytest.raises(InvalidInput, match=r"columns of output mart\.daily are not known"):
         tried(params={"delete": "yes"})
 
 
@@ -561,9 +561,9 @@ def test_what_a_trial_is_given_is_checked(spark: SparkSession) -> None:
     with pytest.raises(NotFound, match="has no job 'weekly'"):
         pipeline.test(spark, "weekly", full)
     for given, says in (
-        ({"orders": df}, "reads lines, days too"),
+        ({"orders": df}, "also reads lines, days"),
         (full | {"more": df}, "has no input 'more'"),
-        (full | {"days": [1]}, "input 'days': a DataFrame is needed, not list"),
+        (full | {"days": [1]}, "input 'days' is list, not a DataFrame"),
     ):
         with pytest.raises(InvalidInput, match=says):
             pipeline.test(spark, "daily", given)  # type: ignore[arg-type]
