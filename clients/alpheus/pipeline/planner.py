@@ -1,6 +1,8 @@
 """Find a job's work: its inputs under their current names, what changed in them, and up to which version to read.
 
 Tables are followed by id, so a renamed input is read under its new name.
+
+The module stays above 600 lines because its steps share the trails and positions of one `Planner`.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_undrop_takes_what_it_says(run: Run) -> None:
     assert run("table", "list").stdout == "sales.orders\n"
     answer(run("--output", "json", "view", "undrop", "sales.orders", "--as", "sales.v"))
     assert run("view", "list").stdout == "sales.v\n"
-    assert "no name of a table" in failed(run("table", "undrop", "sales"))
+    assert "not the name of a table" in failed(run("table", "undrop", "sales"))
     taken = failed(run("table", "undrop", "sales.orders", "--at", "2"))
     assert "another name" in taken
     assert "exist-ok" not in taken, "undrop has none"
@@ -168,11 +168,11 @@ def test_damaged_and_foreign_saved_transactions(run: Run, lake: str) -> None:
     ("words", "status", "says"),
     [
         (["transaction", "commit"], 2, "Missing argument"),
-        (["transaction", "commit", "x"], 1, "no transaction id"),
-        (["transaction", "discard", "x"], 1, "no transaction id"),
+        (["transaction", "commit", "x"], 1, "not a transaction id"),
+        (["transaction", "discard", "x"], 1, "not a transaction id"),
         (["transaction", "resume"], 2, "No such command"),
         (["diff"], 2, "Missing argument"),
-        (["diff", "x"], 1, "no version"),
+        (["diff", "x"], 1, "not a version"),
         (["diff", "0", "99"], 1, "no version 99"),
         (["dropped", "a b"], 1, "U+0020"),
         (["dropped", "--count", "0"], 2, "range"),
