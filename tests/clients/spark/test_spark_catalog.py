@@ -172,7 +172,7 @@ def test_a_null_in_a_required_column_is_refused(lake: SparkCatalog, spark: Spark
 def test_what_no_table_can_hold_is_named(lake: SparkCatalog, spark: SparkSession) -> None:
     with pytest.raises(InvalidInput, match=r"column 'a\.b' has type interval"):
         lake.create_table("sales.orders", "a STRUCT<b: INTERVAL DAY TO SECOND>")
-    with pytest.raises(InvalidInput, match="is no schema"):
+    with pytest.raises(InvalidInput, match="is not a schema"):
         lake.create_table("sales.orders", 3)  # type: ignore[arg-type]
     lake.catalog.create_table(
         "sales.fixed", pa.schema([pa.field("id", pa.int64()), pa.field("key", pa.binary(2))])

@@ -543,7 +543,7 @@ def test_arguments_are_those_of_the_library(
         with pytest.raises(InvalidInput, match=f"a DataFrame of Spark is needed, not {name}") as caught:
             lake.append("s.l", given)
         assert "spark.createDataFrame" in caught.value.hint
-    with pytest.raises(InvalidInput, match=r"'a FOO' is no schema: .*FOO") as caught:
+    with pytest.raises(InvalidInput, match=r"'a FOO' is not a schema: .*FOO") as caught:
         lake.create_table("s.q", "a FOO")
     assert caught.value.kind == "bad_schema"
     with pytest.raises(InvalidInput, match="a SparkCatalog is needed, not a Catalog"):
