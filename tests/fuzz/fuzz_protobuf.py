@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from alpheus_daemon.serve.weights import varint_at
+from alpheus_daemon.serve.request_weights import varint_at
 
 VARINT, FIXED64, BYTES, GROUP, FIXED32 = 0, 1, 2, 3, 5
 RAW = -1

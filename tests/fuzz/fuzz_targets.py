@@ -43,8 +43,8 @@ from fuzz_seeds import (
 
 from alpheus.rows.file_reader import list_files
 from alpheus.rows.scan import scan_of
+from alpheus_daemon.serve.request_weights import weigh
 from alpheus_daemon.serve.requests import read, transaction_of
-from alpheus_daemon.serve.weights import weigh
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, NodePath

@@ -16,9 +16,9 @@ This package does not import Spark, so that a scheduler can read a file of pipel
 commits in one transaction with the outputs, and only if no other transaction moved it meanwhile. So whatever process is
 killed, the outputs are as if the job had processed each input version exactly once.
 
-How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt` begins a transaction and asks
-`planner` for the work. `Planner._find_work` finds the inputs; `alpheus.feed.trail` reads what changed in them. Under a
-`lease`, `Runner._call` moves the position, calls the function with the run that the `lake` makes of the work, and
+How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt` begins a transaction and asks `work`
+for what there is to do. `Planner._find_work` finds the inputs; `alpheus.feed.trail` reads what changed in them. Under
+a `lease`, `Runner._call` moves the position, calls the function with the run that the `lake` makes of the work, and
 commits. `declare` holds what users write, `jobs` the values of it, `positions` how far jobs are, `declarations` the
 tables that jobs are recorded with, and `outputs` who wrote the rows that jobs would overwrite.
 

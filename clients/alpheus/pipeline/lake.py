@@ -7,7 +7,7 @@ from typing import Protocol
 
 from alpheus.catalog import Catalog, Transaction
 from alpheus.pipeline.jobs import Job
-from alpheus.pipeline.planner import Work
+from alpheus.pipeline.work import Work
 from alpheus_journal.storage import Storage
 
 

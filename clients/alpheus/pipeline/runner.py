@@ -36,13 +36,13 @@ from alpheus.pipeline.inbox import Inbox
 from alpheus.pipeline.jobs import Job, Jobs, RunResult
 from alpheus.pipeline.lake import JobLake
 from alpheus.pipeline.lease import Leases
-from alpheus.pipeline.planner import Idle, Planner, Work
 from alpheus.pipeline.positions import (
     PROPERTY_INPUT,
     PROPERTY_JOB,
     PROPERTY_PIPELINE,
     millis_of,
 )
+from alpheus.pipeline.work import Idle, Planner, Work
 from alpheus.sync.portal import run
 from alpheus_journal.errors import (
     AlpheusError,

@@ -18,7 +18,7 @@ from alpheus.catalog import Catalog, Snapshot, Transaction
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
 from alpheus.pipeline.jobs import Job
-from alpheus.pipeline.planner import Work
+from alpheus.pipeline.work import Work
 from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, When, parse_name
 from alpheus.session.connections import DAEMON_SCHEMES, scheme_of

@@ -14,7 +14,7 @@ from alpheus.feed.past import RowHistory, lasting_changes
 from alpheus.feed.trail import RowChange
 from alpheus.models import Table
 from alpheus.pipeline.jobs import Job
-from alpheus.pipeline.planner import Work
+from alpheus.pipeline.work import Work
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.spark.streams import frames
 from alpheus.spark.tables.files import check_frame

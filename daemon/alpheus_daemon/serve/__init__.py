@@ -1,16 +1,16 @@
 """How does a request become an answer?
 
-    server          the listener, and its orderly end
-    service         gRPC to the journal and back, one handler a method
-    requests        bytes to messages, whole or not at all
-    weights         what decoding a request may take, counted on its bytes
-    lanes           large requests in threads, the smaller ones first
-    calls           how many calls run, and what their requests weigh
-    deadlines       ends queued work and writes that wait too long, with one timer each
-    writer          group commit: the queue, and the one task that empties it
-    commit_stream   CommitMany: the commits of one connection in one stream
-    lookups         Load: thousands of names answered with bytes that were made once
-    watch           event streams: the hub, its ring of encoded events, the poller
+    server           the listener, and its orderly end
+    service          gRPC to the journal and back, one handler a method
+    requests         bytes to messages, whole or not at all
+    request_weights  what decoding a request may take, counted on its bytes
+    lanes            large requests in threads, the smaller ones first
+    calls            how many calls run, and what their requests weigh
+    deadlines        ends queued work and writes that wait too long, with one timer each
+    writer           group commit: the queue, and the one task that empties it
+    commit_stream    CommitMany: the commits of one connection in one stream
+    lookups          Load: thousands of names answered with bytes that were made once
+    watch            event streams: the hub, its ring of encoded events, the poller
 
 **Group commit.** One task (`Writer.run`) owns the head. It seals a group, hands it to `commit_group`, and answers
 its members. While one group is stored the next one gathers; there is no timer. A group takes at most

@@ -17,8 +17,8 @@ BUSY_SECONDS = 0.5
 class Calls:
     """The running calls and their bounds. The end of the daemon waits for these calls, and for nothing else.
 
-    A call counts with the bytes that decoding its request may take (`weights`), and until that is known with the bytes
-    of the request. `one_bytes_max` bounds a single request.
+    A call counts with the bytes that decoding its request may take (`request_weights`). Until the weight is known, it
+    counts with the bytes of the request. `one_bytes_max` bounds a single request.
     """
 
     def __init__(self, *, count_max: int, bytes_max: int, one_bytes_max: int) -> None:

@@ -14,9 +14,10 @@ from typing import NamedTuple, ParamSpec
 
 import structlog
 
-from alpheus_daemon.serve import weights
+from alpheus_daemon.serve import request_weights
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.lanes import run_in_lane
+from alpheus_daemon.serve.request_weights import newer_error
 from alpheus_daemon.serve.requests import (
     WEIGHED_SIZE_BYTES,
     has_own_unknown,
@@ -24,7 +25,6 @@ from alpheus_daemon.serve.requests import (
     read,
     transaction_of,
 )
-from alpheus_daemon.serve.weights import newer_error
 from alpheus_daemon.serve.writer import Ticket, Writer
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal import format as fmt
@@ -321,13 +321,13 @@ def _open_message(data: bytes, weight_max: int) -> _Opened:
     Raises InvalidInput if the request or one of its transactions is malformed, because no answer could name that
     transaction.
     """
-    weight = weights.weigh(pb.CommitManyRequest, data, weight_max)
+    weight = request_weights.weigh(pb.CommitManyRequest, data, weight_max)
     opened = _open_unweighed(data)
     for item in opened.transactions:
         if weight > weight_max:
             break
         try:
-            one = weights.weigh(pb.CommitRequest, item, weight_max)
+            one = request_weights.weigh(pb.CommitRequest, item, weight_max)
         except AlpheusError as error:
             if error.kind not in ("too_large", "not_supported"):
                 raise
@@ -339,7 +339,7 @@ def _open_message(data: bytes, weight_max: int) -> _Opened:
 
 
 def _open_unweighed(data: bytes) -> _Opened:
-    rest, found = weights.split(pb.CommitManyRequest, data, "transactions")
+    rest, found = request_weights.split(pb.CommitManyRequest, data, "transactions")
     return _Opened(rest, found["transactions"], [], 0)
 
 
@@ -354,7 +354,7 @@ def _refusal(check: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> 
 
 def transaction_id_of(data: bytes) -> str:
     """Return the id in a CommitRequest that is refused, whatever else the request holds."""
-    return weights.text_of(pb.CommitRequest, data, "transaction_id")
+    return request_weights.text_of(pb.CommitRequest, data, "transaction_id")
 
 
 async def decode_commit(data: bytes, weight: int) -> Transaction:

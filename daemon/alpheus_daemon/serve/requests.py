@@ -1,4 +1,4 @@
-"""Requests: from bytes to messages, as a whole or not at all. Requests are weighed before (`weights`).
+"""Requests: from bytes to messages, as a whole or not at all. Requests are weighed before (`request_weights`).
 
 A client of a newer release may send fields that this release does not know. Ignoring a field would change the meaning
 of the request: a commit would lose a condition, a read its version, a stream its filter. So a request with unknown
@@ -16,9 +16,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from alpheus_daemon.serve import weights
+from alpheus_daemon.serve import request_weights
 from alpheus_daemon.serve.lanes import run_in_lane
-from alpheus_daemon.serve.weights import newer_error
+from alpheus_daemon.serve.request_weights import newer_error
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.wire import messages as wire
@@ -134,12 +134,12 @@ def _messages_in(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Mess
 
 
 async def weigh(message_type: type[Message], data: bytes, weight_max: int = sys.maxsize) -> int:
-    """Weigh a request that just arrived, a large one in a thread; see `weights.weigh`."""
+    """Weigh a request that just arrived, a large one in a thread; see `request_weights.weigh`."""
     if message_type is pb.LoadRequest and len(data) <= LOOKUP_SIZE_BYTES:
         return LOOKUP_BYTE_WEIGHT * len(data)
     if len(data) <= WEIGHED_SIZE_BYTES:
-        return weights.weigh(message_type, data, weight_max)
-    return await run_in_lane(len(data), weights.weigh, message_type, data, weight_max)
+        return request_weights.weigh(message_type, data, weight_max)
+    return await run_in_lane(len(data), request_weights.weigh, message_type, data, weight_max)
 
 
 def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
@@ -157,7 +157,7 @@ def transaction_of(data: bytes, *, in_pieces: bool = False) -> Transaction:
         transaction = wire.decode_transaction_request(request)
         _check_details(request.reads)
         return transaction
-    rest, found = weights.split(pb.CommitRequest, data, "operations", "reads")
+    rest, found = request_weights.split(pb.CommitRequest, data, "operations", "reads")
     request = _parse_part(pb.CommitRequest, rest, "CommitRequest")
     _check_isolation(request)
     transaction = wire.decode_transaction_parts(

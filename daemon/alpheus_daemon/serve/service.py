@@ -32,9 +32,9 @@ from alpheus_daemon.serve.commit_stream import (
 )
 from alpheus_daemon.serve.deadlines import Deadlines, WriteDeadlines
 from alpheus_daemon.serve.lookups import LoadCache, LoadSource
+from alpheus_daemon.serve.request_weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.serve.requests import parse, read, weigh
 from alpheus_daemon.serve.watch import EventSource, Hub
-from alpheus_daemon.serve.weights import REQUEST_BYTE_WEIGHT
 from alpheus_daemon.serve.writer import Settling, Writer, settle
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_daemon.telemetry.metrics import Metrics

@@ -15,7 +15,7 @@ import pytest
 import alpheus
 from alpheus.feed.change_sets import ChangeReader, refuse_removals
 from alpheus.pipeline import Job, Pipeline, RunResult, changes, runner
-from alpheus.pipeline.planner import Work
+from alpheus.pipeline.work import Work
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.job_run import JobRun
 from alpheus.sync.portal import run as in_loop

@@ -30,8 +30,7 @@ from alpheus_daemon.serve.commit_stream import (
     transaction_id_of,
 )
 from alpheus_daemon.serve.lanes import SMALL_SIZE_BYTES, Lane, lanes_of, run_in_lane
-from alpheus_daemon.serve.requests import WEIGHED_SIZE_BYTES, transaction_of
-from alpheus_daemon.serve.weights import (
+from alpheus_daemon.serve.request_weights import (
     BYTE_COPIES,
     FIELDS_MAX,
     PART_BYTES,
@@ -41,6 +40,7 @@ from alpheus_daemon.serve.weights import (
     split,
     weigh,
 )
+from alpheus_daemon.serve.requests import WEIGHED_SIZE_BYTES, transaction_of
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import CLASSES, AlpheusError, Exhausted, InvalidInput
 from alpheus_journal.format import namespace_name, table_name
