@@ -340,3 +340,15 @@ async def test_history_that_was_put_back_ends_writing_and_says_where() -> None:
     assert error.message.startswith(f"version {error.version} was ")
     again = await journal.commit_group([*group, lake.transaction(journal, lake.namespace("c"))])
     assert [type(answer) for answer in again] == [OutcomeUnknown, OutcomeUnknown, Corrupt]
+
+
+async def test_memory_has_what_was_just_published_as_the_store_has_it() -> None:
+    lake = Lake()
+    journal = await made(lake)
+    await journal.load_state()
+    await lake.commit(journal, lake.namespace("mine"))
+    found = [
+        (await each.load(None, [namespace_name("mine")])).objects for each in (journal, await lake.open())
+    ]
+    assert found[0] == found[1]
+    assert found[0][0] is not None
