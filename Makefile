@@ -11,7 +11,7 @@ COUNT ?= 6
 SEED ?= 1
 
 BIN := .venv/bin
-# The name carries the checkout's place, so that a copied or moved one is set up again.
+# The name contains the path of the checkout, so that a copied or moved checkout is set up again.
 STAMP := .venv/.setup-$(shell pwd | cksum | cut -d ' ' -f 1)
 SERVERS := .cache/servers/.made
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --python-version 3.11 \
@@ -28,7 +28,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
 	@echo '  PYTHON=path chooses the interpreter, ARGS="..." goes to pytest or the demo'
 
-setup: $(STAMP) ## make .venv from the locked requirements (done by the other targets when needed)
+setup: $(STAMP) ## make .venv from the locked requirements (the other targets do this when needed)
 
 $(STAMP): pyproject.toml .ci/setup $(wildcard requirements/*.txt)
 	PYTHON="$(PYTHON)" .ci/setup
@@ -38,50 +38,50 @@ $(SERVERS): $(STAMP) requirements/servers.txt .ci/servers
 	@if PYTHON="$(PYTHON)" .ci/servers; then touch $@; else \
 		echo "warning: S3 servers could not be installed; their tests will be skipped" >&2; test -z "$$ALPHEUS_REQUIRE_SERVERS"; fi
 
-run: $(STAMP) ## the demonstration: a daemon, writers, a pipeline, what came of it
+run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) ## lint, types, drift of generated code, and every test at small counts (JOBS=2 files at once)
+test: lint types $(STAMP) $(SERVERS) ## run lint, types, drift of generated code, and every test at small counts (JOBS=2 files concurrently)
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lint: $(STAMP) ## ruff: rules and formatting
+lint: $(STAMP) ## check rules and formatting with ruff
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-types: $(STAMP) ## mypy, strict
+types: $(STAMP) ## check types with mypy, strict
 	$(BIN)/python -m mypy
 
-generate: $(STAMP) ## write the protobuf code anew from the .proto files, the synchronous client from the asynchronous
+generate: $(STAMP) ## write the protobuf code from the .proto files, and the synchronous client from the asynchronous one
 	$(BIN)/python -m alpheus_pb
 	$(BIN)/python -m alpheus.sync
 
-slow: $(STAMP) $(SERVERS) ## LANE=word: tests whose name or file has the word, at full counts (LANE=all: every one)
-	@test -n "$(LANE)" || { echo "say which: make slow LANE=word, or LANE=all" >&2; exit 2; }
+slow: $(STAMP) $(SERVERS) ## LANE=word: run tests whose name or file contains the word, at full counts (LANE=all: every test)
+	@test -n "$(LANE)" || { echo "name the tests: make slow LANE=word, or LANE=all" >&2; exit 2; }
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=28800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
 SPARK_TESTS ?= tests/clients/spark tests/clients/test_readme.py tests/clients/test_guide.py tests/clients/test_demo.py \
 	tests/faults/test_pipeline_kills.py
 
-spark41: $(STAMP) ## the tests of Spark on the oldest PySpark that is supported (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
+spark41: $(STAMP) ## run the tests of Spark on the oldest supported PySpark (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
 	PYTHON="$(PYTHON)" .ci/spark41
 	.cache/spark41/bin/python -m pytest $(SPARK_TESTS) $(ARGS)
 
-bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (all of them without a name)
-	@case "$(BENCH)" in "" | peers) PYTHON="$(PYTHON)" .ci/peers || echo "warning: peers could not be installed; they will be left out" >&2;; esac
-	@case "$(BENCH)" in "" | delta) PYTHON="$(PYTHON)" .ci/delta || echo "warning: delta-spark could not be installed; it will be left out" >&2;; esac
+bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (without a name: all benchmarks)
+	@case "$(BENCH)" in "" | peers) PYTHON="$(PYTHON)" .ci/peers || echo "warning: peers could not be installed; the benchmark leaves them out" >&2;; esac
+	@case "$(BENCH)" in "" | delta) PYTHON="$(PYTHON)" .ci/delta || echo "warning: delta-spark could not be installed; the benchmark leaves it out" >&2;; esac
 	@for script in tests/bench/bench_$(or $(BENCH),*).py; do \
 		echo "== $$script"; $(BIN)/python "$$script" $(ARGS) || exit 1; \
 	done
 
-wheel: $(STAMP) ## dist/alpheus-VERSION-py3-none-any.whl, which pip installs anywhere
+wheel: $(STAMP) ## build dist/alpheus-VERSION-py3-none-any.whl, which pip installs anywhere
 	$(BIN)/python -m hatchling build --target wheel
 
-mutants: $(STAMP) ## MODULES="writer watch" COUNT=6 SEED=1: faults put into modules one at a time, and which no test noticed
+mutants: $(STAMP) ## MODULES="writer watch" COUNT=6 SEED=1: put faults into modules one at a time, and show faults that no test notices
 	$(BIN)/python tests/mutants/mutant_run.py $(MODULES:%=--module %) --count $(COUNT) --seed $(SEED) $(ARGS)
 
-lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproject.toml allows)
+lock: ## compile requirements/*.txt again (UPGRADE=1: to the newest releases that pyproject.toml allows)
 	@set -e; uv=$$(PYTHON="$(PYTHON)" .ci/setup --uv); \
 	$(COMPILE) requirements/bootstrap.in -o requirements/bootstrap.txt; \
 	$(COMPILE) requirements/build.in -o requirements/build.txt; \
@@ -95,10 +95,10 @@ lock: ## compile requirements/*.txt anew (UPGRADE=1: newest releases that pyproj
 	$(COMPILE) pyproject.toml -c requirements/dev.txt $(DAEMON_EXTRAS:%=--extra %) -o requirements/daemon.txt; \
 	$(COMPILE) pyproject.toml -c requirements/dev.txt $(SPARK_EXTRAS:%=--extra %) -o requirements/spark.txt
 
-versitygw: $(STAMP) ## build the S3 server that tests may kill, once (some minutes; needs the Go module proxy)
+versitygw: $(STAMP) ## build once the S3 server that tests may kill (takes some minutes, needs the Go module proxy)
 	PYTHON="$(PYTHON)" .ci/versitygw
 
-clean: ## remove the environment, caches and what runs left behind
+clean: ## remove the environment, caches and files that runs left behind
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts dist spark-warehouse \
 		metastore_db derby.log
 	find protos journal daemon clients tests -name __pycache__ -type d -prune -exec rm -rf {} +
