@@ -779,11 +779,14 @@ class Follower:
     async def find_by_key(self, key: str) -> tuple[int, RecordedTransaction] | None:
         """Find the last kept transaction with an idempotency key, and its version.
 
+        A version that a repair gave up does not count: its key went with it, although its root may still be stored.
         Raises Corrupt for a root that no index covers and that cannot be read, because that root may hold the key.
         """
         found = self.index.versions([key_term(key)], 0, self.head.version)
         async with contextlib.aclosing(found) as versions:
             async for version in versions:
+                if self.log.given_up_range(version) is not None:
+                    continue
                 event = self._window.get(version)
                 try:
                     transactions = event.transactions if event else (await self.root(version)).transactions

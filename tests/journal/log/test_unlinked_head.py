@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
@@ -13,9 +14,9 @@ from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.testing import Lake, raises
 
 
-async def two_histories(*, hole: bool = True) -> tuple[Lake, Journal, list[str]]:
+async def two_histories(*, hole: bool = True, key: str = "") -> tuple[Lake, Journal, list[str]]:
     """A writer at version 15 finds its store put back to 10, with a version in flight, 16; another wrote 11 to 15, as
-    whose tokens are returned, after it (`hole`: it landed above one), or before."""
+    whose tokens are returned, after it (`hole`: it landed above one), or before. `key`: of version 13."""
     lake = Lake()
     old = await lake.create()
     for number in range(15):
@@ -27,7 +28,11 @@ async def two_histories(*, hole: bool = True) -> tuple[Lake, Journal, list[str]]
         await raises(OutcomeUnknown, lake.commit(old, lake.namespace("orphan")), kind="history_replaced")
     other = await lake.open()
     assert (other.head.version, other.doubt) == (10, None)
-    tokens = [(await lake.commit(other, lake.namespace(f"new{number}"))).token for number in range(5)]
+    tokens = []
+    for number in range(5):
+        new = lake.transaction(other, lake.namespace(f"new{number}"))
+        keyed = msgspec.structs.replace(new, key=key if number == 2 else "")
+        tokens.append((await other.commit(keyed)).token)
     if not hole:
         await raises(OutcomeUnknown, lake.commit(old, lake.namespace("orphan")), kind="history_replaced")
     await raises(Corrupt, lake.commit(other, lake.namespace("more")), kind="history_replaced")
@@ -135,3 +140,27 @@ async def test_what_the_head_does_not_hold_is_given_up() -> None:
         await raises(Corrupt, fresh.latest(Latest(session_token=token)), kind="history_replaced")
     assert [(await fresh.outcome(one)).state for one in ids] == ["committed", *["unknown"] * 5]
     assert [entry.version async for entry in fresh.log()] == [17, 16, *range(10, -1, -1)]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_a_key_of_a_version_that_a_repair_gave_up_is_free_again(indexed: bool) -> None:
+    """Its first answer went with its version: answered as a duplicate, the second request would be lost, too."""
+    lake, other, _ = await two_histories(key="load-7")
+    waiting = await lake.open()
+    made = plan(await survey(lake.storage, clock=lake.clock), Asked(accept_head=True))
+    await carry_out(lake.storage, made, clock=lake.clock, identities=lake.identities)
+    assert other.follower.known_event(13) is not None, (
+        "it lies in its slot, and in the memory of who wrote it"
+    )
+    for journal in (await lake.open(), waiting):
+        if indexed:
+            await journal.follower.refresh()
+            await journal.write_index()
+    for number, journal in enumerate((await lake.open(), waiting)):
+        again = msgspec.structs.replace(
+            lake.transaction(journal, lake.namespace(f"again{number}")), key="load-7"
+        )
+        answer = await journal.commit(again)
+        assert answer.duplicate == (number == 1), "the first one is applied, and answers those after it"
+        assert answer.version == 18
+    assert "again0" in (await waiting.list(None, Kind.NAMESPACE)).names
