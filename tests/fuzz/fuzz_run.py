@@ -123,10 +123,16 @@ PLANTS = {
         "if False:",
         "checkpoint",
     ),
-    "run_order": ("log.index_runs", "_checked", "if not pc.all(", "if False and not pc.all(", "index_run"),
+    "run_order": (
+        "log.index_runs",
+        "_check_batch",
+        "if not pc.all(",
+        "if False and not pc.all(",
+        "index_run",
+    ),
     "run_bounds": (
         "log.index_runs",
-        "_checked",
+        "_check_batch",
         'if extremes["min"] < first or extremes["max"] > last:',
         "if False:",
         "index_run",

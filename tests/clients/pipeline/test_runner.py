@@ -34,7 +34,7 @@ import alpheus
 from alpheus.errors import AlpheusError, Conflict, InvalidInput, NotFound, OutcomeUnknown, Unavailable
 from alpheus.feed import log
 from alpheus.feed.trail import TableTrail
-from alpheus.pipeline import Pipeline, RunResult, appends, changes, planner, runner, table
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table, work
 from alpheus.pipeline.inbox import Inbox
 from alpheus_journal.model.definitions import InputPosition
 
@@ -572,7 +572,7 @@ def test_a_way_that_the_log_does_not_tell_parks_the_job(
     monkeypatch.setattr(TableTrail, "take", lambda self, event: [])
     catalog.rename_table("sales.orders", "sales.away")
     catalog.append("sales.away", arrow([(2, 1)]))
-    monkeypatch.setattr(planner.Planner, "_find_renamed_input", lambda *_: catalog.load_table("sales.away"))
+    monkeypatch.setattr(work.Planner, "_find_renamed_input", lambda *_: catalog.load_table("sales.away"))
     [lost] = driver.run()
     assert lost.state == "parked"
     assert "the log up to version" in lost.error

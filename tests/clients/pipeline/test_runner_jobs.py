@@ -14,8 +14,9 @@ from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, 
 import alpheus
 from alpheus.errors import Conflict, Expired, NotFound
 from alpheus.feed import log
-from alpheus.pipeline import Pipeline, RunResult, appends, changes, failures, planner, runner, table
+from alpheus.pipeline import Pipeline, RunResult, appends, changes, failures, runner, table
 from alpheus.pipeline.lease import Leases
+from alpheus.pipeline.work import Idle, Planner
 from alpheus.sync.portal import run as in_loop
 from alpheus_journal import format as fmt
 
@@ -463,11 +464,11 @@ def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
     catalog.drop_table("sales.orders")
     stop = threading.Event()
     results: list[RunResult] = []
-    find_work = planner.Planner.find_work
+    find_work = Planner.find_work
 
-    def work(self: planner.Planner, *arguments: Any) -> Any:
+    def work(self: Planner, *arguments: Any) -> Any:
         found = find_work(self, *arguments)
-        if isinstance(found, planner.Idle) and found.reason:
+        if isinstance(found, Idle) and found.reason:
             catalog.undrop("sales.orders", as_name="sales.back")
         return found
 
@@ -475,7 +476,7 @@ def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
         results.append(result)
         stop.set()
 
-    monkeypatch.setattr(planner.Planner, "find_work", work)
+    monkeypatch.setattr(Planner, "find_work", work)
     late = threading.Timer(60, stop.set)  # in case that it is not
     late.start()
     runner.Runner(lake, copying()).serve(on_result=on_result, stop=stop)

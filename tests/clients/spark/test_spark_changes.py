@@ -395,7 +395,7 @@ def test_an_update_of_the_only_column_is_no_aggregate(lake: SparkCatalog) -> Non
     lake.create_table("s.one", "n BIGINT")
     lake.append("s.one", lake.spark.range(3).toDF("n").coalesce(1))
     with pytest.raises(
-        InvalidInput, match="column 'n' is not computed of each row alone: it has an aggregate"
+        InvalidInput, match="column 'n' is not computed from each row alone: it has an aggregate"
     ):
         lake.update("s.one", {"n": "max(n)"}, "TRUE")
     with lake.transaction() as tx, pytest.raises(InvalidInput, match="a subquery"):
@@ -459,14 +459,14 @@ def test_rows_that_are_written_are_counted(lake: SparkCatalog, monkeypatch: pyte
     lake.append("s.n", lake.spark.createDataFrame([(1, 10, [1, 2]), (2, 20, [])], schema).coalesce(1))
     head = lake.catalog.version()
     with monkeypatch.context() as patch:
-        patch.setattr(changes, "_check_assignments", lambda *_: None)
+        patch.setattr(changes, "check_assignments", lambda *_: None)
         for where, says in (("id = 1", "1 rows are updated, but 2"), ("id = 2", "1 rows are updated, but 0")):
             with pytest.raises(InvalidInput, match=says) as caught:
                 lake.update("s.n", {"i": "explode(l)"}, where)
             assert caught.value.kind == "bad_data"
     with monkeypatch.context() as patch:
-        once = merging._Merge._updated
-        patch.setattr(merging._Merge, "_updated", lambda self, hits: once(self, hits).where("id > 1"))
+        once = merging._Merge._updated_rows
+        patch.setattr(merging._Merge, "_updated_rows", lambda self, hits: once(self, hits).where("id > 1"))
         with pytest.raises(InvalidInput, match="2 rows are updated, but 1"):
             lake.merge("s.n", lake.spark.createDataFrame([(1, 5), (2, 6)], "id BIGINT, i INT"), "id")
     match = changes.where_match
@@ -540,7 +540,7 @@ def test_arguments_are_those_of_the_library(
         (pa.table({"id": [1]}), "pyarrow.Table"),
         (pa.table({}).to_pandas(), "pandas.DataFrame"),
     ):
-        with pytest.raises(InvalidInput, match=f"a DataFrame of Spark is needed, not {name}") as caught:
+        with pytest.raises(InvalidInput, match=f"{name} is not a DataFrame of Spark") as caught:
             lake.append("s.l", given)
         assert "spark.createDataFrame" in caught.value.hint
     with pytest.raises(InvalidInput, match=r"'a FOO' is not a schema: .*FOO") as caught:

@@ -436,7 +436,7 @@ def test_texts_are_utf8(lake: SparkCatalog, spark: SparkSession) -> None:
     lake.append("sales.t", both.offset(1))
     assert lake.catalog.read("sales.t", columns=["t"]).to_pylist() == [{"t": "ü"}] * 3
     both = both.withColumn("t", f.nullif("t", "p"))
-    checked = schemas.with_texts_checked(both, lake.catalog.load_table("sales.t").columns)
+    checked = schemas.check_texts(both, lake.catalog.load_table("sales.t").columns)
     assert checked.schema == both.schema
     assert {field.nullable for field in checked.schema.fields} == {False, True}
 

@@ -70,7 +70,7 @@ class PlainRun(JobRun):
             return [(id_, 1) for id_ in self._lake.ids(table.id, table.segments)]
         reader = ChangeReader(self._lake.storage, self._lake.lists, table.id)
         if self._job.inputs[input].mode == "appends":
-            found = self._lasting(input, found)
+            found = self._drop_undone(input, found)
         sets = [each for change in found for each in reader.read(change)]
         if self._job.inputs[input].mode == "appends":
             refuse_removals(sets, "")

@@ -21,7 +21,7 @@ import grpc.aio
 import pytest
 from google.protobuf.message import Message
 
-from alpheus_daemon.serve import requests, weights
+from alpheus_daemon.serve import request_weights, requests
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.commit_stream import (
     DECODED_AT_ONCE_BYTES,
@@ -380,7 +380,7 @@ async def test_nothing_large_is_worked_on_in_the_event_loop(monkeypatch: pytest.
         worked.append(("decode", threading.get_ident(), weigh(pb.CommitRequest, data)))
         return transaction_of(data, **options)
 
-    monkeypatch.setattr(weights, "weigh", weighing)
+    monkeypatch.setattr(request_weights, "weigh", weighing)
     monkeypatch.setattr("alpheus_daemon.serve.commit_stream.transaction_of", decoding)
     for count in (1, 50, 100, 10_000):
         data = honest_request(count).SerializeToString()
@@ -642,7 +642,7 @@ async def test_transactions_that_weigh_too_much_together_are_not_all_weighed(
         return weigh(kind, data, *limit)
 
     own = threading.get_ident()
-    monkeypatch.setattr(weights, "weigh", weighing)
+    monkeypatch.setattr(request_weights, "weigh", weighing)
     ids = [IDENTITIES.uuid7() for _ in range(50)]
     one = create_table(b"\x0a\x00" * 1_000)
     data = b"".join(field(1, field(1, item.encode()) + one) for item in ids)

@@ -375,7 +375,7 @@ class World:
         id = record.transaction.id
         assert not isinstance(error, Corrupt), f"{id}: {error!r}"
         assert error.kind != "future_version", f"{id}: {error!r}"
-        beside_a_lie = error.kind == "id_reused" and record.is_forged and "on its way" in error.message
+        beside_a_lie = error.kind == "id_reused" and record.is_forged and error.version is None
         assert error.kind != "id_reused" or beside_a_lie, f"{id}: {error!r}"
         expired = self.audit.expired
         for_now = isinstance(error, TRANSIENT) or error.kind == "clock_skew" or beside_a_lie
