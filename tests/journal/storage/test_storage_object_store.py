@@ -803,7 +803,7 @@ async def test_a_catalog_inside_another(store: XmlStore) -> None:
     await (await Journal.create(s3_of(store, "xy"))).close()
     await (await Journal.create(s3_of(store, "z/x"))).close()
     error = await raises(InvalidInput, Journal.create(s3_of(store, "z")), kind="nested_catalog")
-    assert "in its folder x" in str(error)
+    assert "in the folder x" in str(error)
     error = await raises(InvalidInput, Journal.create(s3_of(store, "")), kind="nested_catalog")
 
 

@@ -554,7 +554,7 @@ async def test_a_directory_around_another_catalog(tmp_path: Path) -> None:
     ).close()
     storage = await open_local(str(tmp_path))
     error = await raises(InvalidInput, Journal.create(storage), kind="nested_catalog")
-    assert "in its folder a/x" in str(error)
+    assert "in the folder a/x" in str(error)
     await storage.close()
 
 
