@@ -210,7 +210,7 @@ def test_values_show_themselves_in_a_line_and_a_table(hostile: Catalog) -> None:
     )
     check_shown(hostile.load_view("<script>.v"), "c0", "alert('x')")
     check_shown(
-        hostile.scan(name, where="c1 = '<b>'", limit=3), "0 of 0 files, the first 3 rows", "`c1` = '<b>'"
+        hostile.scan(name, where="c1 = '<b>'", limit=3), "0 of 0 files, at most 3 rows", "`c1` = '<b>'"
     )
     (zeroth, event) = hostile.events()
     check_shown(zeroth, "catalog created")

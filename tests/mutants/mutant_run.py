@@ -111,7 +111,11 @@ MODULES = {
     ),
     "watch": Module(
         "daemon/alpheus_daemon/serve/watch.py",
-        ("tests/daemon/serve/test_watch.py", "tests/daemon/serve/test_service.py"),
+        (
+            "tests/daemon/serve/test_watch.py",
+            "tests/daemon/serve/test_write_deadlines.py",
+            "tests/daemon/serve/test_service.py",
+        ),
     ),
     "writer": Module(
         "daemon/alpheus_daemon/serve/writer.py",

@@ -138,7 +138,7 @@ def test_columns_go_by_name_and_types_widen(lake: SparkCatalog, spark: SparkSess
     [
         ("SELECT 1 AS id, 2 AS stranger", "'stranger' is not in the table"),
         ("SELECT 'x' AS note", "'id' is required, but missing"),
-        ("SELECT '1' AS id", "'id' has type string, the table bigint"),
+        ("SELECT '1' AS id", "'id' has type string, the table has bigint"),
         ("SELECT 1.5D AS id", "'id' has type double"),
         ("SELECT 1 AS id, 1 AS ID", "'ID' is there twice"),
         ("SELECT 1 AS id, named_struct('a', 'x') AS place", "'place.a' has type string"),

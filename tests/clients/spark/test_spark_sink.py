@@ -75,7 +75,7 @@ def test_a_function_that_only_looks_called_loses_no_batch(catalog: alpheus.Catal
     async def later(tx: alpheus.Transaction) -> None:
         tx.append("s.t", rows(1))
 
-    with pytest.raises(InvalidInput, match="gave a coroutine and did nothing"):
+    with pytest.raises(InvalidInput, match="returned a coroutine and did nothing"):
         write_once(catalog, "q", 0, later, attempts=1)
     write_once(catalog, "q", 0, lambda tx: tx.append("s.t", rows(1)), attempts=1)
     assert len(catalog.read("s.t")) == 1

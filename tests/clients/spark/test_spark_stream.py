@@ -336,7 +336,7 @@ def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path:
     assert lake.catalog.load_table("s.even").definition.sequence == 1
     assert sorted(lake.catalog.read("s.odd")["id"].to_pylist()) == [1, 3]
     assert len(lake.catalog.read("s.other")) == 0
-    with pytest.raises(InvalidInput, match="which query"):
+    with pytest.raises(InvalidInput, match="does not name its streaming query"):
         lake.batch_writer(split)(lake.read("s.t"), 0)
 
 

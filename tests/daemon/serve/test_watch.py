@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 import msgspec
 import pytest
+from event_source import Source, token
 
 from alpheus_daemon.config import Config
 from alpheus_daemon.main import running
-from alpheus_daemon.serve.deadlines import WriteDeadlines
 from alpheus_daemon.serve.watch import (
     MADE_AT_ONCE,
     MESSAGE_KEPT_BYTES_MAX,
@@ -25,9 +25,7 @@ from alpheus_daemon.serve.watch import (
     WOKEN_AT_ONCE,
     Delivery,
     Hub,
-    Poller,
 )
-from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal.errors import (
     Exhausted,
     Expired,
@@ -37,98 +35,14 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import CATALOG, Kind, ObjectName, table_name
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.versions import Log
-from alpheus_journal.model.answers import Change, Event, make_token, parse_token
+from alpheus_journal.model.answers import Change, Event, make_token
 from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake
-from alpheus_journal.testing.simulation.loop import SimulatedLoop
 from alpheus_journal.wire.messages import EventsQuery, decode_event
 from alpheus_pb.v1 import service_pb2 as pb
 from alpheus_pb.v1 import service_pb2_grpc
-
-
-class Head(msgspec.Struct, frozen=True):
-    version: int
-    token: str
-
-
-def token(version: int) -> str:
-    return make_token("cat", version, f"c{version}")
-
-
-class Source:
-    """A log in memory. Version n changes one table, of namespace `even` or `odd`.
-
-    `turns`: how often reading an event lets others run, as storage does.
-    """
-
-    def __init__(self, version: int = 0) -> None:
-        self.head = Head(version, token(version))
-        self.oldest = 0
-        self.turns = 0
-        self.hidden = 0  # versions of other writers that a refresh finds
-        self.reads: list[int] = []
-        self.probes = 0
-        self.broken: Exception | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self.definition = b"d"
-
-    def commit(self, count: int = 1) -> None:
-        version = self.head.version + count
-        self.head = Head(version, token(version))
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def refresh(self) -> Head:
-        self.probes += 1
-        if self.broken is not None:
-            raise self.broken
-        if self.hidden:
-            count, self.hidden = self.hidden, 0
-            self.commit(count)
-        return self.head
-
-    def check_history(self) -> None:
-        return
-
-    async def wait_beyond(self, version: int) -> None:
-        while self.head.version <= version:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-
-    async def event(self, version: int, *, details: bool = False) -> Event:
-        assert 0 <= version <= self.head.version, "an event beyond the head was asked for"
-        self.reads.append(version)
-        for _ in range(self.turns):
-            await asyncio.sleep(0)
-        if version < self.oldest:
-            raise Expired(f"version {version} is gone", oldest=self.oldest)
-        change = Change(
-            name=table_name("odd" if version % 2 else "even", "t"),
-            type="updated",
-            path_before="a",
-            path_after="b",
-            definition_after=self.definition if details else None,
-        )
-        return Event(
-            version=version,
-            created_at_millis=version,
-            token=token(version),
-            transactions=(),
-            changes=(change,),
-        )
-
-    async def verify_after(self, after: int | str | None) -> int:
-        if after is None:
-            return self.oldest - 1
-        version = parse_token(after)[1] if isinstance(after, str) else after
-        if version > self.head.version:
-            raise InvalidInput(f"version {version} is above the head", kind="future_version")
-        return version
 
 
 @asynccontextmanager
@@ -989,154 +903,3 @@ async def test_fault_44_a_subscriber_whose_host_vanishes_is_freed() -> None:
         second.cancel()
         first.cancel()
     await journal.close()
-
-
-# --- deadlines -------------------------------------------------------------------------------------
-
-
-async def test_deadlines_end_what_takes_too_long() -> None:
-    deadlines = WriteDeadlines(0.01)
-    never = asyncio.Event()
-
-    async def wait() -> None:
-        await never.wait()
-
-    results = await asyncio.gather(*(deadlines.within(wait()) for _ in range(5)), return_exceptions=True)
-    assert all(isinstance(result, TimeoutError) for result in results)
-    await deadlines.within(asyncio.sleep(0))
-    assert not deadlines._waits
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling()
-
-
-async def test_deadlines_end_others_while_one_takes_its_time_to_end() -> None:
-    deadlines = WriteDeadlines(0.01)
-    never, others_ended = asyncio.Event(), asyncio.Event()
-
-    async def clean_up() -> None:
-        try:
-            await never.wait()
-        finally:
-            await others_ended.wait()
-
-    slow = asyncio.create_task(deadlines.within(clean_up()))
-    await asyncio.sleep(0.005)
-    # Theirs is later: the first one is over by then, and not gone.
-    others = [asyncio.create_task(deadlines.within(asyncio.sleep(3600))) for _ in range(3)]
-    results = await asyncio.gather(*others, return_exceptions=True)
-    assert all(isinstance(result, TimeoutError) for result in results)
-    assert not slow.done()
-    others_ended.set()
-    with pytest.raises(TimeoutError):
-        await slow
-
-
-async def test_deadlines_leave_other_cancellations_alone() -> None:
-    deadlines = WriteDeadlines(3600)
-    never = asyncio.Event()
-
-    async def wait() -> None:
-        await never.wait()
-
-    one, two = asyncio.create_task(deadlines.within(wait())), asyncio.create_task(deadlines.within(wait()))
-    await asyncio.sleep(0)
-    one.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await one
-    deadlines.configure(0)  # the end is near
-    with pytest.raises(TimeoutError):
-        await two
-    with pytest.raises(TimeoutError):
-        await deadlines.within(wait())
-
-
-@pytest.mark.parametrize(("seconds", "ends"), [(5.0, 6.0), (20.0, 10.0), (9.0, 10.0), (8.0, 9.0)])
-def test_a_shorter_time_holds_for_those_who_wait_and_a_longer_one_for_those_who_come(
-    seconds: float, ends: float
-) -> None:
-    """One waits since moment 0, for ten seconds; at moment 1 the time becomes another."""
-    loop = SimulatedLoop(0)
-    found: list[float] = []
-
-    async def main() -> None:
-        deadlines = WriteDeadlines(10.0)
-        began = loop.time()
-
-        async def wait() -> None:
-            with pytest.raises(TimeoutError):
-                await deadlines.within(asyncio.sleep(3600))
-            found.append(loop.time() - began)
-
-        first = asyncio.ensure_future(wait())
-        await asyncio.sleep(1)
-        deadlines.configure(seconds)
-        assert deadlines.seconds == seconds
-        await asyncio.gather(first, wait())
-
-    loop.run(main())
-    assert found == [pytest.approx(moment) for moment in sorted([ends, 1 + seconds])]
-
-
-# --- the poller ------------------------------------------------------------------------------------
-
-
-async def test_the_poller_hurries_while_versions_come() -> None:
-    source = Source(0)
-    poller = Poller(source, interval_min_seconds=0.05, interval_max_seconds=1.0)
-    waits = [0.05]
-    for _ in range(12):
-        waits.append(await poller.step(waits[-1]))
-    assert waits == sorted(waits)
-    assert waits[-1] == 1.0
-    source.hidden = 3
-    assert await poller.step(1.0) == 0.05
-    assert source.head.version == 3
-
-
-@pytest.mark.parametrize("error", [Unavailable("storage is away"), RuntimeError("a bug")])
-async def test_the_poller_outlives_failures(error: Exception) -> None:
-    telemetry.configure("error")  # by default structlog looks for the source of a traceback
-    source = Source(0)
-    poller = Poller(source, interval_min_seconds=0.05, interval_max_seconds=1.0)
-    source.broken = error
-    assert await poller.step(0.05) == 1.0
-    source.broken, source.hidden = None, 1
-    assert await poller.step(1.0) == 0.05
-    assert source.head.version == 1
-
-
-@pytest.mark.parametrize("error", [None, Unavailable("away")], ids=["idle", "failing"])
-def test_pollers_that_start_together_do_not_probe_together(error: Exception | None) -> None:
-    """Each waits for its interval, a fifth more or less by its own chance; the interval grows to its maximum."""
-
-    def moments(seed: int) -> list[float]:
-        loop = SimulatedLoop(0)
-        source, found = Source(0), list[float]()
-        source.broken = error
-        refresh = source.refresh
-
-        async def noted() -> Head:
-            found.append(loop.time())
-            return await refresh()
-
-        source.refresh = noted  # type: ignore[method-assign]
-        poller = Poller(
-            source, interval_min_seconds=1.0, interval_max_seconds=3.0, randomness=random.Random(seed)
-        )
-
-        async def main() -> None:
-            running = asyncio.ensure_future(poller.run())
-            await asyncio.sleep(60)
-            running.cancel()
-
-        loop.run(main())
-        return found
-
-    one, again, other = moments(1), moments(1), moments(2)
-    assert one == again != other
-    waits = [after - before for before, after in itertools.pairwise(one)]
-    intervals = [3.0] * len(waits) if error else [1.5, 2.25, *[3.0] * (len(waits) - 2)]
-    assert all(0.8 * i <= wait <= 1.2 * i for i, wait in zip(intervals, waits, strict=True))
-    assert len(set(waits)) > 10
-    assert min(waits[3:]) < 2.9 < 3.1 < max(waits)

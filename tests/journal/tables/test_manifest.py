@@ -352,8 +352,8 @@ def test_a_file_without_a_schema_id_takes_the_segments() -> None:
 
 
 FLAWS = [
-    ({"path": "data/x.parquet"}, "no path"),
-    ({"path": data_path("_part.parquet")}, "no path"),
+    ({"path": "data/x.parquet"}, "is not the path"),
+    ({"path": data_path("_part.parquet")}, "is not the path"),
     ({"path": data_path(table=OTHER_TABLE)}, "belongs to table"),
     ({"format": "orc"}, "format"),
     ({"row_count": -1}, "impossible"),
@@ -427,7 +427,7 @@ def statistics(**values: Any) -> dict[str, Any]:
 
 
 HOSTILE: list[tuple[str, Callable[[], bytes], str]] = [
-    ("empty", lambda: b"", "no Arrow"),
+    ("empty", lambda: b"", "not an Arrow"),
     ("compressed", lambda: raw_segment(lambda b: b, compression="zstd"), "compressed"),
     ("two batches", lambda: raw_segment(lambda b: b, batches=2), "2 record batches"),
     ("no batch", lambda: raw_segment(lambda b: b, batches=0), "0 record batches"),
