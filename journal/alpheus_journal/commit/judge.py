@@ -147,12 +147,14 @@ class Judge:
                 decided[index] = error
         try:
             await self._executor.fetch_together(durable, base, gathered.values())
+            gathered.clear()
         except AlpheusError:
-            for index in gathered:
-                try:
-                    await self._executor.fetch(durable, base, transactions[index], drops)
-                except AlpheusError as error:
-                    decided[index] = error
+            pass  # each transaction fetches for itself and finds out whose part could not be read
+        for index in gathered:
+            try:
+                await self._executor.fetch(durable, base, transactions[index], drops)
+            except AlpheusError as error:
+                decided[index] = error
         return [(index, stakes) for index, stakes in candidates if index not in decided], decided
 
     async def _refusal_on(
