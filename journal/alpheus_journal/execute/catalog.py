@@ -6,7 +6,6 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, InvalidInput
-from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
     CatalogDef,
@@ -26,7 +25,13 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.workspace.checks import check_properties, edit_properties, refuse_nothing, require, typed
 from alpheus_journal.workspace.context import Context, Executed, simple_change
-from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_nothing
+from alpheus_journal.workspace.execute_rule import (
+    ExecuteRule,
+    ExecuteRules,
+    Footprint,
+    name_target,
+    read_nothing,
+)
 from alpheus_journal.workspace.workspace import Workspace
 
 
@@ -113,10 +118,6 @@ def update_namespace(workspace: Workspace, operation: UpdateNamespace, context: 
     )
 
 
-def _names_of(operation: CreateNamespace | UpdateNamespace) -> tuple[ObjectName, ...]:
-    return (operation.target,)
-
-
 def _read_for_repair(operation: Repair, workspace: Workspace) -> Footprint:
     if operation.times_up_to_millis or operation.given_up:
         return Footprint(names=(operation.target,))
@@ -125,9 +126,9 @@ def _read_for_repair(operation: Repair, workspace: Workspace) -> Footprint:
 
 RULES: ExecuteRules = {
     CreateCatalog: ExecuteRule(create_catalog, read_nothing),
-    UpdateCatalog: ExecuteRule(update_catalog, settled=lambda operation: (operation.target,)),
+    UpdateCatalog: ExecuteRule(update_catalog, settled=name_target),
     Repair: ExecuteRule(repair, _read_for_repair),
     CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
-    CreateNamespace: ExecuteRule(create_namespace, settled=_names_of),
-    UpdateNamespace: ExecuteRule(update_namespace, settled=_names_of),
+    CreateNamespace: ExecuteRule(create_namespace, settled=name_target),
+    UpdateNamespace: ExecuteRule(update_namespace, settled=name_target),
 }

@@ -36,7 +36,7 @@ from alpheus_journal.workspace.checks import (
     typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
-from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_around
+from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_bound
 from alpheus_journal.workspace.workspace import Workspace, decode_readable
 
 LOCATION_SIZE_BYTES_MAX = 4096
@@ -251,20 +251,16 @@ def _names_of_update(operation: UpdateTable) -> tuple[ObjectName, ...] | None:
     return None if operation.changes_columns else (operation.target,)
 
 
-def _read_bound(operation: UpdateTable | DropTable, workspace: Workspace) -> Footprint:
-    return read_around((operation.target,), workspace)
-
-
 def _read_for_restore(operation: RestoreTable, workspace: Workspace) -> Footprint:
-    around = read_around((operation.target,), workspace)
+    around = read_bound(operation, workspace)
     return msgspec.structs.replace(around, past=((operation.version, operation.target),))
 
 
 RULES: ExecuteRules = {
     CreateTable: ExecuteRule(create_table, settled=_names_of_new),
     RegisterTable: ExecuteRule(register_table, settled=_names_of_new),
-    UpdateTable: ExecuteRule(update_table, _read_bound, _names_of_update),
-    DropTable: ExecuteRule(drop_table, _read_bound),
+    UpdateTable: ExecuteRule(update_table, read_bound, _names_of_update),
+    DropTable: ExecuteRule(drop_table, read_bound),
     CommitIceberg: ExecuteRule(commit_iceberg),
     RestoreTable: ExecuteRule(restore_table, _read_for_restore),
 }

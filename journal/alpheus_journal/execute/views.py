@@ -36,7 +36,13 @@ from alpheus_journal.workspace.checks import (
     typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
-from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_around
+from alpheus_journal.workspace.execute_rule import (
+    ExecuteRule,
+    ExecuteRules,
+    Footprint,
+    read_around,
+    read_bound,
+)
 from alpheus_journal.workspace.workspace import Workspace, decode_readable, definition_of
 
 SQL_SIZE_BYTES_MAX = 256 << 10
@@ -221,12 +227,8 @@ def _read_for_view(operation: CreateView | ReplaceView, workspace: Workspace) ->
     return read_around(names, workspace, referred if operation.schema_binding else ())
 
 
-def _read_bound(operation: DropView, workspace: Workspace) -> Footprint:
-    return read_around((operation.target,), workspace)
-
-
 RULES: ExecuteRules = {
     CreateView: ExecuteRule(create_view, _read_for_view),
     ReplaceView: ExecuteRule(replace_view, _read_for_view),
-    DropView: ExecuteRule(drop_view, _read_bound),
+    DropView: ExecuteRule(drop_view, read_bound),
 }

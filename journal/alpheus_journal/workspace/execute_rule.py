@@ -50,6 +50,11 @@ def read_target(operation: Any, workspace: Workspace) -> Footprint:
     return Footprint(names=(operation.target,))
 
 
+def name_target(operation: Any) -> tuple[ObjectName, ...]:
+    """The settled names of an operation that reads its target alone; see `ExecuteRule.settled`."""
+    return (operation.target,)
+
+
 def read_nothing(operation: Any, workspace: Workspace) -> Footprint:
     """Return the footprint of an operation that reads nothing."""
     return Footprint()
@@ -98,3 +103,8 @@ def read_around(
             related.update(dict.fromkeys(bound))
             waiting += bound
     return Footprint(names=names, related=tuple(related))
+
+
+def read_bound(operation: Any, workspace: Workspace) -> Footprint:
+    """The footprint of an operation on its target and on what is bound to it; see `read_around`."""
+    return read_around((operation.target,), workspace)
