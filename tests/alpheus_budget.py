@@ -1,7 +1,7 @@
-"""What each part of `make test` may take and what it took, printed at the end of a whole run.
+"""The time budget of each part of `make test`, and a table of the time taken, printed at the end of a whole run.
 
-Seconds are those of all processes that ran tests: two processes spend two of them in one second. A budget is no
-limit: no test fails because a machine is slow. It shows which part to make quicker before tests are added to it.
+Seconds are summed over all processes that ran tests: two processes spend two seconds in one second. A budget is not a
+limit: no test fails because a machine is slow. The table shows which part to speed up before tests are added to it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET_SECONDS = {"journal": 200, "daemon": 60, "clients": 230, "spark": 480, "faults": 290, "rest": 80}
-"""On 2 cores of a machine that does nothing else: 12 minutes with two processes, lint and types included."""
+"""On 2 idle cores: 12 minutes with two processes, lint and types included."""
 STARTS_SPARK = (
     "tests/clients/spark/",
     "tests/clients/cli/test_cli_spark.py",
@@ -26,18 +26,18 @@ PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/
     ("tests/faults/", "tests/fuzz/"), "faults"
 )
 WHOLE_RUN_MIN = 3000
-"""Tests. A run of fewer is a person's choice of some, whose times say nothing about the parts."""
+"""Tests. A run of fewer tests is a selection, and its times do not describe the parts."""
 
 
 def part_of(node_id: str) -> str:
-    """The part of the budget that a test belongs to."""
+    """Return the part of the budget that a test belongs to."""
     if node_id.startswith(STARTS_SPARK):
         return "spark"
     return next((part for place, part in PARTS.items() if node_id.startswith(place)), "rest")
 
 
 def table_of(reports: list[pytest.TestReport]) -> list[str]:
-    """One line a part: seconds taken, seconds budgeted, tests. Empty for a run of few tests."""
+    """Return one line a part: seconds taken, seconds budgeted, tests. Empty for a run of few tests."""
     seconds, counts = Counter[str](), Counter[str]()
     for report in reports:
         seconds[part_of(report.nodeid)] += report.duration

@@ -1,10 +1,12 @@
-"""Real S3 servers for tests: processes of their own, on a loopback port, with their data in a temporary folder.
+"""Real S3 servers for tests: separate processes on a loopback port, with their data in a temporary folder.
 
-ministack comes from a package index (`.ci/servers`, some seconds, done when needed). versitygw is built from source
-(`make versitygw`, some minutes, once) and the one to trust: it checks signatures and permissions, and what it
-acknowledged survives `kill -9`. Where it was not built, tests run on ministack, and those that need it are skipped.
-Where neither can be had, all of them are; a run that is killed leaves its servers to the next one to end.
-rclone breaks the rule that all rests on: several racing creates succeed.
+- ministack comes from a package index. `.ci/servers` installs it in some seconds, when it is needed.
+- versitygw is built from source once, in some minutes (`make versitygw`). It is the server to trust: it checks
+  signatures and permissions, and the writes that it acknowledged survive `kill -9`.
+- rclone breaks the rule that catalogs need: several racing creates succeed.
+
+Without versitygw, tests run on ministack, and tests that need versitygw are skipped. With neither, all these tests are
+skipped. A run that is killed leaves its servers running; the next run ends them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ VERSITYGW = ROOT / ".cache" / "versitygw" / "v1.8.0" / "versitygw"
 READY_SECONDS_MAX = 60.0
 OWNER_VARIABLE = "ALPHEUS_TEST_OWNER"
 REQUIRED = os.environ.get("ALPHEUS_REQUIRE_SERVERS", "") == "1"
-"""Where servers must be there (CI), a test that lacks one fails; else it is skipped, and the end of the run says so."""
+"""With ALPHEUS_REQUIRE_SERVERS=1 (CI) a test fails when its server is missing. Otherwise the test is skipped, and the
+end of the run says so."""
 
 BUCKET = "alpheus-test"
 ACCESS_KEY = "AKALPHEUSTEST"
@@ -67,7 +70,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to reach it, and nothing that the machine has of its own."""
+        """Return the variables that a process needs to reach the server. No setting of this machine is included."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -78,15 +81,16 @@ class S3Server:
         }
 
     def url(self, prefix: str | None = None, *, endpoint: str = "", **options: str) -> str:
-        """A catalog's URL; without `prefix` one that nobody else got. `endpoint`: of a proxy in front."""
+        """Return a catalog's URL. Without `prefix` the prefix is unused. `endpoint` names a proxy in front of the
+        server."""
         prefix = f"fresh/{os.getpid()}-{next(_prefixes)}" if prefix is None else prefix
         query = urlencode({"endpoint_url": endpoint or self.endpoint} | options, quote_via=quote, safe=":/")
         return f"s3://{self.bucket}/{quote(prefix)}?{query}"
 
     @contextmanager
     def client(self, access_key: str = "", secret_key: str = "") -> Iterator[Any]:
-        """botocore's own client, blocking, for what the driver does not do."""
-        import botocore.config  # slow, and most test runs need none of it
+        """Open botocore's own blocking client, for calls that the driver does not offer."""
+        import botocore.config  # slow to import, and few test runs need it
         import botocore.session
 
         client = botocore.session.Session().create_client(
@@ -105,9 +109,10 @@ class S3Server:
     # -- the process
 
     def start(self, *flags: str) -> None:
-        """Begin to serve, after a `kill` on the same port and data. Returns when the port is this process's.
+        """Start the server, again after a `kill`, on the same port and data. Return when the server listens on the
+        port.
 
-        `flags` of the server come in the place of those that it was made with.
+        `flags` replace the flags that the server was made with.
         """
         self._flags = flags or self._flags
         data = self.folder / "data"
@@ -127,7 +132,7 @@ class S3Server:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """SIGKILL. What was acknowledged must be there after `start`."""
+        """Send SIGKILL. Acknowledged writes must exist after `start`."""
         self.process.kill()
         self.process.wait()
 
@@ -139,7 +144,7 @@ class S3Server:
             self.kill()
 
     def _listens(self) -> bool:
-        """Whether the port is this very process's: another program may have taken it."""
+        """Return whether this process listens on the port: another program may have taken the port."""
         try:
             connections = psutil.Process(self.process.pid).net_connections("tcp4")
         except psutil.Error:
@@ -193,7 +198,7 @@ def has_versitygw() -> bool:
 
 
 def default_kind() -> str:
-    """The server of `s3_server`: versitygw where it was built, unless ALPHEUS_S3_SERVER says otherwise."""
+    """Return the kind of `s3_server`: versitygw where it was built, unless ALPHEUS_S3_SERVER names another kind."""
     return os.environ.get("ALPHEUS_S3_SERVER") or ("versitygw" if has_versitygw() else "ministack")
 
 
@@ -202,7 +207,7 @@ NOT_INSTALLED = "S3 servers could not be installed (.ci/servers); their tests ar
 
 @functools.cache
 def install() -> str:
-    """ministack and rclone, when they are not there. Why not, when that fails."""
+    """Install ministack and rclone when they are missing. Return why this failed, or an empty text."""
     done = subprocess.run(
         [ROOT / ".ci" / "servers"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
@@ -210,8 +215,7 @@ def install() -> str:
 
 
 def end_orphans() -> None:
-    """Servers of runs that were killed: those that say in their environment which process started them, and it is
-    gone."""
+    """End the servers of killed runs: servers whose environment names an owner process that no longer exists."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ValueError):
             owner, _, born = process.environ().get(OWNER_VARIABLE, "").partition(":")
@@ -220,7 +224,7 @@ def end_orphans() -> None:
 
 
 def _born(pid: int) -> str:
-    """Which process of that number it is: numbers come again."""
+    """Return the start time of a process, because process numbers are reused. Empty when the process has ended."""
     try:
         process = psutil.Process(pid)
         return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.2f}"
@@ -233,7 +237,7 @@ Start = Callable[..., S3Server]
 
 @pytest.fixture(scope="session")
 def start_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """`start_s3(kind, *flags, region=...)`: a server of one's own, stopped when the run ends."""
+    """`start_s3(kind, *flags, region=...)` starts a server for the caller alone. It stops when the run ends."""
     end_orphans()
     started: list[S3Server] = []
 
@@ -255,7 +259,7 @@ def start_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def shared_s3(start_s3: Start) -> Callable[[str], S3Server]:
-    """The run's one server of a kind."""
+    """`shared_s3(kind)` returns the one server of this kind in the run."""
     running: dict[str, S3Server] = {}
 
     def shared(kind: str) -> S3Server:
@@ -267,7 +271,7 @@ def shared_s3(start_s3: Start) -> Callable[[str], S3Server]:
 
 
 def reachable(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """The server, its credentials in this process's environment for one test, and no others."""
+    """Put the server's credentials, and no others, into this process's environment for one test. Return the server."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in server.environment.items():
@@ -277,19 +281,20 @@ def reachable(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 @pytest.fixture
 def s3_server(shared_s3: Callable[[str], S3Server], monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """A server for any test, shared by the run: `s3_server.url()` gives a fresh prefix."""
+    """A server that all tests of the run share: `s3_server.url()` gives a fresh prefix."""
     return reachable(shared_s3(default_kind()), monkeypatch)
 
 
 @pytest.fixture
 def rclone_server(shared_s3: Callable[[str], S3Server], monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    """A server on which several racing creates succeed: no catalog may be put there."""
+    """A server on which several racing creates succeed: a catalog must not be created there."""
     return reachable(shared_s3("rclone"), monkeypatch)
 
 
 @pytest.fixture
 def crash_s3(start_s3: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A versitygw of the test's own, to `kill` and `start` again. Skipped where it was not built."""
+    """A versitygw for one test alone, to `kill` and `start` again. The test is skipped where versitygw was not
+    built."""
     server = reachable(start_s3("versitygw"), monkeypatch)
     yield server
     server.stop()

@@ -1,16 +1,16 @@
-"""A test that hangs fails by its name, and the next one runs.
+"""A test that hangs fails under its own name, and the next test runs.
 
-pytest-timeout's alarm ends the test: an exception in the main thread, where tests, event loops and Py4J's waiting run.
-(Its other method, a thread, ends the whole process.) What the alarm alone leaves open is closed here:
+pytest-timeout's alarm ends the test. It raises an exception in the main thread, where tests, event loops and Py4J's
+waiting run. (Its other method, a thread, ends the whole process.) This module closes the gaps that the alarm leaves:
 
-- It raises pytest's own failure, which Hypothesis takes for a failing example: it runs the test again, a hundred times.
-  So it raises `Hung`.
-- It rings once, and an asyncio task may keep the exception to itself. So it rings again, every `AGAIN_SECONDS`.
-- It is turned off when a test fails, before its fixtures are torn down. So it is set anew for them.
-- A call of a library that never returns to Python hears no alarm. There `faulthandler_timeout` (pyproject.toml,
-  Makefile) prints where the process was, and ends it; pytest-xdist names the test and goes on with the others.
+- The alarm raises pytest's own failure. Hypothesis takes this failure for a failing example, and runs the test a
+  hundred times more. So this module raises `Hung`.
+- The alarm rings once, and an asyncio task may swallow the exception. So it rings again, every `AGAIN_SECONDS`.
+- pytest-timeout turns the alarm off when a test fails, before the fixtures are torn down. So it is set again.
+- A library call that never returns to Python hears no alarm. Then `faulthandler_timeout` (pyproject.toml, Makefile)
+  prints the stacks of the process and ends it; pytest-xdist names the test and continues with the others.
 
-`--timeout=seconds` and PYTEST_TIMEOUT choose another limit, 0 none.
+`--timeout=seconds` and PYTEST_TIMEOUT set another limit; 0 means none.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from typing import Any
 import pytest
 
 SMALL_SECONDS = 600.0
-"""A test at small counts, with its fixtures, on a machine that does other work beside it."""
+"""For a test at small counts, with its fixtures, on a machine that does other work too."""
 FULL_SECONDS = 4 * 3600.0
-"""A lane at full counts: the slowest took an hour."""
+"""For a lane at full counts: the slowest took an hour."""
 AGAIN_SECONDS = 30.0
 
 _settings = pytest.StashKey[Any]()
 _runs = pytest.StashKey[bool]()
-"""Whether a phase of the test runs, not pytest itself, which an alarm would end as a whole."""
+"""Whether a phase of the test runs. Outside of such a phase an alarm would end the whole pytest run."""
 
 
 class Hung(BaseException):
-    """The time of a test is over. Nothing but pytest is to catch it."""
+    """The time of a test is over. Only pytest may catch this exception."""
 
 
 def set_limit(config: pytest.Config, *, full: bool) -> None:
-    """The limit of every test of this run, unless the caller of pytest chose one.
+    """Set the limit of every test of this run, unless the caller of pytest chose a limit.
 
-    To be called in `pytest_configure` before pytest-timeout's own. An environment that was made before
-    pytest-timeout was a requirement has no limit.
+    Call it in `pytest_configure` before pytest-timeout's own hook. In an environment without pytest-timeout tests have
+    no limit.
     """
     if config.getoption("timeout", 0) is None and "PYTEST_TIMEOUT" not in os.environ:
         config.option.timeout = FULL_SECONDS if full else SMALL_SECONDS
@@ -50,7 +50,7 @@ def set_limit(config: pytest.Config, *, full: bool) -> None:
 
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, object, object]:
-    """Let the alarm ring again and again, and raise `Hung`."""
+    """Make the alarm ring repeatedly, and raise `Hung`."""
     item.stash[_settings] = settings
     result = yield
     left, _ = signal.getitimer(signal.ITIMER_REAL)
@@ -86,7 +86,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 
 
 def _heard(item: pytest.Item) -> Generator[None, object, object]:
-    """A phase in which the alarm may ring."""
+    """Run one phase of a test; the alarm may ring in it."""
     item.stash[_runs] = True
     try:
         return (yield)
@@ -96,6 +96,6 @@ def _heard(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Set the alarm anew: what comes after a failure is teardown, which may hang as well."""
+    """Set the alarm again after a failure: the teardown that follows may hang too."""
     if isinstance(node, pytest.Item) and _settings in node.stash and not node.config.getoption("usepdb"):
         node.ihook.pytest_timeout_set_timer(item=node, settings=node.stash[_settings])

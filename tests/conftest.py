@@ -1,7 +1,7 @@
-"""What every test gets: a time limit, no blocking call in an event loop, and counts that one variable turns up.
+"""Settings of every test: a time limit, no blocking call in an event loop, and counts that one variable raises.
 
-`make test` runs small counts. With ALPHEUS_SLOW=1 (`make slow LANE=word`) Hypothesis takes its `full` profile
-and `lane_count(small, full)` gives the second number; the tests that this changes carry the mark `slow`.
+`make test` runs small counts. With ALPHEUS_SLOW=1 (`make slow LANE=word`) Hypothesis uses its `full` profile, and
+`lane_count(small, full)` returns the second number. Tests whose counts this changes carry the mark `slow`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
 
-# Where rich is installed, structlog's own default prints tracebacks with it, which reads files: a blocking call.
+# Where rich is installed, structlog prints tracebacks with rich by default. rich then reads files: a blocking call.
 _plain = [
     structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     if isinstance(processor, structlog.dev.ConsoleRenderer)
@@ -38,7 +38,7 @@ s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What each part took. Skipped tests are one letter each; that a whole part was left out must be seen."""
+    """Print the time that each part took, and name a part whose tests were all skipped for want of a server."""
     reports = [
         report
         for reports in terminalreporter.stats.values()
@@ -62,7 +62,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
 if not FULL:
-    # Every JVM that a test starts. Little runs twice in a short run: to compile it well takes longer than to run it.
+    # For every JVM that a test starts. A short run executes little code twice: to compile it well takes longer than to
+    # run it.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile("small", deadline=None, print_blob=True, max_examples=30)
@@ -77,9 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     time_limit.set_limit(config, full=FULL)
 
 
-# Left out of blockbuster's list: methods of built-in types. It replaces those by writing into the types' own
-# dictionaries, and one run in several hundred ended in a crash of the interpreter while descriptors were
-# freed. A file is caught when it is opened instead of when it is read.
+# Methods of built-in types that are left out of blockbuster's list. blockbuster replaces such methods by writing into
+# the types' own dictionaries, and one run in several hundred crashed the interpreter while descriptors were freed. A
+# file is caught when it is opened, not when it is read.
 BUILT_IN_METHODS = ("io.", "sqlite3.", "threading.", "os.scandir")
 NEVER_WAIT = ("os.getcwd", "os.path.abspath")  # they touch no disk
 OPENED = ("builtins.open", "io.open", "os.open", "os.fsync", "os.fdatasync", "os.scandir")
@@ -87,14 +88,15 @@ OPENED = ("builtins.open", "io.open", "os.open", "os.fsync", "os.fdatasync", "os
 
 @pytest.fixture(autouse=True, scope="session")
 def no_blocking_in_the_loop() -> Iterator[None]:
-    """A file, socket or sleep that blocks below a frame of ours raises BlockingError while a loop runs.
+    """Raise BlockingError when a frame of our packages blocks on a file, socket or sleep while a loop runs.
 
-    Only calls that pass through our packages count: a test may read its own files in a coroutine. Work in
-    a thread has no running loop and is free. Waiting for a lock is not caught.
+    Only calls that pass through our packages count: a test may read its own files in a coroutine. Work in a thread has
+    no running loop and is free. Waiting for a lock is not caught.
     """
     places = []
     for name in ("alpheus_journal", "alpheus_daemon", "alpheus"):
-        # Only the place is needed. A module object that says no more spares each run the import of all three.
+        # blockbuster needs only the place of a module. A bare module object saves each run the import of all three
+        # packages.
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.submodule_search_locations, name
@@ -108,10 +110,10 @@ def no_blocking_in_the_loop() -> Iterator[None]:
     ]
     for name in OPENED:
         guard = BlockBusterFunction(None, name, scanned_modules=places)
-        # a subprocess's pipes, not files
+        # pipes of a subprocess, not files
         guards.append(guard.can_block_in("asyncio/base_events.py", {"subprocess_exec", "subprocess_shell"}))
     for guard in guards:
-        # a loop in a thread of its own, made because botocore blocks
+        # a loop in its own thread, created because botocore blocks
         guard.can_block_in("storage/s3_client.py", {"_make"})
         guard.activate()
     yield
@@ -121,12 +123,12 @@ def no_blocking_in_the_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def lane_count() -> Callable[[int, int], int]:
-    """`lane_count(small, full)`: how many rounds this run makes. A test that asks for it is marked `slow`."""
+    """`lane_count(small, full)` returns how many rounds this run makes. A test that asks for it is marked `slow`."""
     return lambda small, full: full if FULL else small
 
 
-# Files of more than half a minute, the longest first. Files are shared out among processes in this order, so
-# that no process ends with a long one while the others have nothing left to do.
+# Files that take more than half a minute, the longest first. Processes get the files in this order, so that no process
+# ends with a long file while the others have nothing left to do.
 LONG_FILES = (
     "test_pipeline_kills",
     "test_daemon_kills",
@@ -154,7 +156,7 @@ LONG_FILES = (
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: position for position, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))  # stable: the rest stays as it was
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))  # stable: the others keep their order
     for item in items:
         scaled = isinstance(item, pytest.Function) and (
             "lane_count" in item.fixturenames or getattr(item.function, "is_hypothesis_test", False)

@@ -1,4 +1,4 @@
-"""The table at the end of a whole run."""
+"""The budget table at the end of a whole run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rules of the repository that a reviewer would otherwise have to watch: layers, places, sizes, words.
+"""Rules of the repository that a reviewer would otherwise have to check: layers, places, sizes, words.
 
-Drift of generated code is `python -m alpheus_pb --check`, which `make test` runs: it needs an environment of
-its own.
+`python -m alpheus_pb --check` finds drift of generated code. `make test` runs it separately, because the check needs
+its own environment.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PACKAGES = {
     "pyspark_alpheus": ROOT / "clients" / "pyspark_alpheus",
 }
 
-# What each package may import of ours, itself apart.
+# The packages of ours that each package may import, besides itself.
 MAY_IMPORT = {
     "alpheus_pb": set[str](),
     "alpheus_journal": {"alpheus_pb"},
     "alpheus_daemon": {"alpheus_journal", "alpheus_pb"},
     "alpheus": {"alpheus_journal", "alpheus_pb"},
-    "pyspark_alpheus": {"alpheus"},  # a door for Spark, which looks for modules of that name
+    "pyspark_alpheus": {"alpheus"},  # an entry point for Spark, which looks for modules of that name
 }
 
 GROUND = {
@@ -43,7 +43,7 @@ GROUND = {
     "alpheus_daemon": "config",
     "alpheus": "models model_conversions errors closing display callables",
 }
-"""Modules that every room of their package may import. Among themselves they make no ring."""
+"""Modules that every room of their package may import. They do not import each other in a ring."""
 
 ARROWS = {
     "alpheus_journal": {
@@ -96,17 +96,17 @@ ARROWS = {
         "where": "",
     },
 }
-"""Rooms of each package, those above first, and which rooms each one imports besides the ground. Imports inside
-functions and below TYPE_CHECKING count. A room is a folder; a module outside of folders is a room by itself."""
+"""The rooms of each package, upper rooms first, and the rooms that each room may import besides the ground. Imports
+inside functions and below TYPE_CHECKING count. A room is a folder; a module outside of folders is a room by itself."""
 
 SPARK = "alpheus.spark"  # the only place that imports pyspark
 
 LINES_MAX = 1000
-LONGER_FOR_A_REASON: dict[str, str] = {  # path -> why
+LONGER_FOR_A_REASON: dict[str, str] = {  # path -> reason
     "tests/journal/conflicts/test_conflicts.py": "the two tables of pairs are read, and checked for gaps, as one",
 }
 
-PRIVATE_NAMES_OF_OTHERS = {  # of other libraries, which offer no public way
+PRIVATE_NAMES_OF_OTHERS = {  # names of other libraries that offer no public way
     "_replace": "namedtuple",
     "_jsc": "PySpark",
     "_jsparkSession": "PySpark",
@@ -121,7 +121,7 @@ PRIVATE_NAMES_OF_OTHERS = {  # of other libraries, which offer no public way
 
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers"}
 
-# Each pattern is spelt so that it does not match itself.
+# Each pattern is spelt so that it does not match its own source.
 FORBIDDEN = {
     "a package index": r"(?i)\b(?:(?:pypi|pythonhosted|npmjs)[.]org|crates[.]io|repo1?[.]maven|goproxy[.])",
     "a path of one machine": r"(?<![\w.})-])/(?:work|root)/",
@@ -131,7 +131,7 @@ FORBIDDEN = {
 
 @cache
 def repository_files() -> tuple[Path, ...]:
-    """Every file that is or would be committed; without git, every file outside what runs leave behind."""
+    """Return every file that is or would be committed; without git, every file except the output of runs."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -169,9 +169,10 @@ def our_modules() -> dict[str, ast.Module]:
 
 
 def imports(tree: ast.AST, *, at_import_time: bool = False) -> Iterator[tuple[str, int]]:
-    """Names that the code imports, with lines; `from a import b` gives `a` and `a.b`, a relative one `.`.
+    """Yield the names that the code imports, with lines. `from a import b` gives `a` and `a.b`; a relative import gives
+    `.`.
 
-    With `at_import_time` function bodies and `if TYPE_CHECKING:` are passed over.
+    With `at_import_time` function bodies and `if TYPE_CHECKING:` are skipped.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
@@ -196,7 +197,7 @@ def is_within(module: str, package: str) -> bool:
 
 
 def wrong_arrows(module: str, tree: ast.AST) -> list[str]:
-    """Imports of `module` that are relative, point up, or bring Spark where it does not belong."""
+    """Return the imports of `module` that are relative, point up, or import Spark outside of its package."""
     package = module.partition(".")[0]
     found = set()
     for name, line in imports(tree):
@@ -211,7 +212,7 @@ def wrong_arrows(module: str, tree: ast.AST) -> list[str]:
 
 
 def room_of(module: str) -> str:
-    """The room of a module, without the name of its package: `commit` of `alpheus_journal.commit.judge`."""
+    """Return the room of a module, without the name of its package: `commit` for `alpheus_journal.commit.judge`."""
     package, _, rest = module.partition(".")
     if not rest:
         return package
@@ -220,7 +221,7 @@ def room_of(module: str) -> str:
 
 
 def siblings_of(module: str, tree: ast.AST, modules: Collection[str]) -> Iterator[tuple[str, int]]:
-    """Modules of its own package that a module imports, with lines."""
+    """Yield the modules of its own package that a module imports, with lines."""
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -234,7 +235,7 @@ def siblings_of(module: str, tree: ast.AST, modules: Collection[str]) -> Iterato
 
 
 def wrong_rooms(module: str, tree: ast.AST, modules: Collection[str]) -> list[str]:
-    """Imports of rooms that the room of `module` may not know."""
+    """Return the imports of rooms that the room of `module` may not know."""
     package, room = module.partition(".")[0], room_of(module)
     ground = set(GROUND[package].split())
     allowed = ground | ({room} if room in ground else {room, *ARROWS[package].get(room, "").split()})
@@ -248,7 +249,7 @@ def wrong_rooms(module: str, tree: ast.AST, modules: Collection[str]) -> list[st
 
 
 def roomed_modules() -> dict[str, ast.Module]:
-    """All modules that stand in rooms. What ships for tests may import everything."""
+    """Return all modules that belong to rooms. The testing package, which ships for tests, may import everything."""
     return {
         module: tree
         for module, tree in our_modules().items()
@@ -258,7 +259,7 @@ def roomed_modules() -> dict[str, ast.Module]:
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_arrows_between_rooms_point_down(package: str) -> None:
-    """A room imports rooms that stand below it in the table. So there is no ring of rooms."""
+    """A room imports only rooms that stand below it in the table. So there is no ring of rooms."""
     rooms = [*ARROWS[package]]
     for place, (room, known) in enumerate(ARROWS[package].items()):
         assert set(known.split()) <= set(rooms[place + 1 :]), room
@@ -290,7 +291,7 @@ def test_no_module_imports_itself_in_a_ring() -> None:
         module: {name for name, _ in siblings_of(module, tree, modules)} - {module}
         for module, tree in roomed_modules().items()
     }
-    while imported:  # those go first that import nothing which is left
+    while imported:  # remove the modules that import no remaining module
         free = [module for module, names in imported.items() if not names & imported.keys()]
         assert free, f"a ring among {sorted(imported)}"
         for module in free:
@@ -309,7 +310,7 @@ def test_a_wrong_room_is_found() -> None:
 
 
 def reaches_spark(module: str, modules: dict[str, ast.Module]) -> list[str]:
-    """The chain of imports that importing `module` follows to pyspark; empty when there is none."""
+    """Return the chain of imports from `module` to pyspark; empty when there is none."""
     chains = [[module]]
     seen = {module}
     while chains:
@@ -326,7 +327,7 @@ def reaches_spark(module: str, modules: dict[str, ast.Module]) -> list[str]:
 
 
 def defined_names(tree: ast.AST) -> set[str]:
-    """Names that the module gives to classes, functions, fields and attributes of its own objects."""
+    """Return the names that the module gives to classes, functions, fields and attributes of its own objects."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -339,14 +340,15 @@ def defined_names(tree: ast.AST) -> set[str]:
 
 
 def is_own(node: ast.expr) -> bool:
-    """`self`, `cls` or `super()`."""
+    """Return whether the expression is `self`, `cls` or `super()`."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id == "super"
     return isinstance(node, ast.Name) and node.id in ("self", "cls")
 
 
 def private_reads(tree: ast.AST) -> list[str]:
-    """Attributes `x._name` that another module defines: `x` is not the object itself, and nothing here has the name."""
+    """Return attributes `x._name` of another module: `x` is not the object itself, and this module does not define the
+    name."""
     known = defined_names(tree) | set(PRIVATE_NAMES_OF_OTHERS)
     return [
         f"{node.lineno}: {ast.unparse(node)}"
@@ -359,7 +361,7 @@ def private_reads(tree: ast.AST) -> list[str]:
 
 
 def strangers(root: Path, *packages: Path) -> list[str]:
-    """Code in a root beside its packages."""
+    """Return the code files in a root that are outside of its packages."""
     return [
         str(path.relative_to(root))
         for path in sorted(root.rglob("*.py*"))
@@ -397,7 +399,8 @@ def test_a_private_read_is_found() -> None:
 
 
 def test_importing_anything_but_the_spark_package_leaves_spark_alone() -> None:
-    """`alpheus.pipeline` above all: a pipeline is declared, tested and listed without Spark."""
+    """No module outside of the Spark package imports pyspark. So a pipeline is declared, tested and listed without
+    Spark."""
     modules = our_modules()
     own = (SPARK, "pyspark_alpheus")
     chains = {
@@ -418,7 +421,7 @@ def test_a_root_holds_its_packages_alone(package: str) -> None:
 
 def test_test_files_have_unique_names() -> None:
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
-    del names["conftest.py"]  # pytest's name, one a directory
+    del names["conftest.py"]  # pytest's name, used once a directory
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -450,13 +453,13 @@ def test_no_file_holds_forbidden_text() -> None:
 
 
 def sections_of_the_format() -> set[str]:
-    """What FORMAT.md calls its parts: headings, and the words that lead entries of its lists."""
+    """Return the names of FORMAT.md's parts: headings, and the words that begin entries of its lists."""
     text = (ROOT / "journal" / "FORMAT.md").read_text()
     return set(re.findall(r"^(?:#+ |\* \*\*)(.+?)(?:\.?\*\*.*)?$", text, re.MULTILINE))
 
 
 def cited_sections(text: str) -> list[str]:
-    """The parts of FORMAT.md that a text cites by name; a name may go on on the next line."""
+    """Return the parts of FORMAT.md that a text cites by name. A name may continue on the next line."""
     found = re.findall(r'FORMAT\.md[`)]*,?\s+"([^"]+)"', text)
     return [re.sub(r"\s+(?:[#/]+ )?", " ", name) for name in found]
 
@@ -501,7 +504,7 @@ async def test_a_blocking_call_of_ours_fails_in_the_loop_and_not_in_a_thread(pac
     exec(compile(f"import os, pathlib, time\ndef block(): {call}", str(place), "exec"), names)
     with pytest.raises(BlockingError):
         names["block"]()
-    if "open(" not in call:  # its file would be left open
+    if "open(" not in call:  # the call would leave its file open
         await asyncio.to_thread(names["block"])
 
 

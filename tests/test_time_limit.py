@@ -1,4 +1,4 @@
-"""The time limit of a test: whatever it hangs in, it fails by its name, and the others run."""
+"""The time limit of a test: a test that hangs anywhere fails under its own name, and the others run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_others():
 
 
 def run(folder: Path, text: str, *options: str) -> str:
-    """Run pytest with the project's settings on a file of `text`; what it printed."""
+    """Run pytest with the project's settings on a file of `text`. Return the printed output."""
     (folder / "conftest.py").write_text(
         "from alpheus_time_limit import *\n"
         "import alpheus_time_limit\n"
@@ -87,7 +87,7 @@ def run(folder: Path, text: str, *options: str) -> str:
     )
     (folder / "test_hanging.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
-    # pytest's own tracebacks parse the sources, which in Python 3.11 two threads may not do at once (SystemError).
+    # pytest's own tracebacks parse the sources. In Python 3.11 two threads may not parse concurrently (SystemError).
     command.append("--tb=native")
     done = subprocess.run(
         [*command, "--rootdir", str(folder), *options, str(folder)],
