@@ -1,4 +1,4 @@
-"""Group commit without faults: who rests on whom, ids, cancellations, and what does not fit."""
+"""Group commit without faults: members that depend on each other, ids, cancellations, and members that do not fit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def sound(lake: Lake) -> None:
 
 
 def told(answers: list[Answer]) -> list[object]:
-    """Version, kind of the error, or None."""
+    """Return for each answer its version, the kind of its error, or None."""
     return [
         a.version if isinstance(a, Committed) else a.kind if isinstance(a, AlpheusError) else None
         for a in answers
@@ -112,10 +112,10 @@ async def test_a_refusal_that_rests_on_unpublished_members_waits(lake: Lake) -> 
     journal = await lake.create()
     first, second = (lake.transaction(journal, lake.namespace("a")) for _ in range(2))
     third = lake.transaction(journal, lake.table("a", "t"))
-    # The second would succeed if the first were lost; the third rests on the first and goes with it.
+    # The second would succeed if the first were lost. The third needs the first, and commits with it.
     assert told(await journal.commit_group([first, second, third])) == [1, None, 1]
     assert told(await journal.commit_group([second])) == ["already_exists_now"]
-    # With the same namespace taken durably, the refusal is durable at once.
+    # The same namespace exists durably now, so the refusal is durable immediately.
     late = lake.transaction(journal, lake.namespace("a"))
     assert told(await journal.commit_group([late, lake.transaction(journal, lake.namespace("b"))])) == [
         "namespace_exists", 2,
@@ -158,7 +158,7 @@ async def test_a_namespace_dropped_beside_creations_in_it(lake: Lake) -> None:
 
 
 async def test_members_that_empty_a_namespace_together_leave_nobody_behind(lake: Lake) -> None:
-    """What the earlier members drop must not hide the children that nobody drops."""
+    """The drops of earlier members must not hide children that no member drops."""
     for left in (0, 1):
         lake = Lake()
         journal = await lake.create()
@@ -186,7 +186,7 @@ async def test_one_id_twice_in_a_group(lake: Lake) -> None:
 
 
 async def test_one_id_twice_in_a_group_that_would_not_conflict_with_itself(lake: Lake) -> None:
-    """Nor one key: the second waits, and is answered by the first."""
+    """A repeated id or key in one group waits, and the first transaction answers it."""
     journal = await lake.create()
     once = lake.transaction(journal, UpdateCatalog(set={"p": "1"}))
     keyed = [
@@ -209,7 +209,7 @@ async def test_one_id_twice_in_a_group_that_would_not_conflict_with_itself(lake:
 
 
 async def test_a_recorded_time_is_between_those_of_its_version_and_the_one_before(lake: Lake) -> None:
-    """Whatever the clock of the writer says."""
+    """This holds whatever the writer's clock shows."""
     journal = await lake.create()
     for number, moved in enumerate((0, 3_600_000, -50_000, 1000, -1, 0)):
         before = journal.head
@@ -357,7 +357,7 @@ async def test_settling_races_with_the_commit(lane_count: Callable[[int, int], i
 
 
 async def test_settling_across_expired_versions_is_honest(lake: Lake) -> None:
-    """The transaction may lie in what expired: it will not commit from now on, but nobody can say more."""
+    """The transaction may be in an expired version. It will not commit from now on, but no reader can say more."""
     journal = await lake.create()
     transaction = lake.transaction(journal, lake.namespace("a"))
     await journal.commit(transaction)
@@ -371,12 +371,12 @@ async def test_settling_across_expired_versions_is_honest(lake: Lake) -> None:
         assert error.oldest == 2
     assert fresh.head.version == 3, "the cancellation was committed, once"
     assert (await fresh.outcome(transaction.id, since=2, settle=True)).state == "cancelled"
-    # Cancelled from then on; whether it had committed before, nobody knows.
+    # Cancelled from then on. Whether the transaction had committed before is unknown.
     assert (await fresh.outcome(transaction.id)).state == "unknown"
 
 
 async def test_a_cancellation_that_came_too_late_hides_nothing(lake: Lake) -> None:
-    """Anybody may send one. Of the two, what comes first in the log holds."""
+    """Any client may send a cancellation. The one of the two that comes first in the log holds."""
     journal = await lake.create()
     transaction = lake.transaction(journal, lake.namespace("a"))
     await journal.commit(transaction)
@@ -390,7 +390,7 @@ async def test_a_cancellation_that_came_too_late_hides_nothing(lake: Lake) -> No
 
 
 async def test_the_oldest_kept_version_tells_its_outcome(lake: Lake) -> None:
-    """What a version says of itself needs no version below it."""
+    """A version names its own transactions; no version below it is needed."""
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
     transaction = lake.transaction(journal, lake.namespace("b"))
@@ -522,7 +522,8 @@ async def test_append_and_overwrite(lake: Lake) -> None:
 
 
 async def test_many_segments_are_read_in_batches(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By count, by size, and one that is too large for a batch alone; the last is checked as well as the first."""
+    """Batches are bounded by count and by size. A segment too large for any batch is read alone. The last segment is
+    checked like the first."""
     journal, table_id = await table_of(lake)
     calls: list[int] = []
 
@@ -642,14 +643,14 @@ async def test_nothing_of_a_refused_transaction_is_visible(lake: Lake) -> None:
 
 
 class StillClock(FakeClock):
-    """Nobody's waiting moves it, nor ends."""
+    """A clock that no waiting moves, and on which no waiting ends."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.Event().wait()
 
 
 async def test_recorded_bytes_stay_as_they_are() -> None:
-    """Roots by their rows (the file around them is Arrow's), definitions by their bytes."""
+    """Roots are compared by their rows (the file around them is Arrow's), definitions by their bytes."""
     lake = Lake()
     lake.clock = StillClock()
     lake.identities = SeededIdentities(7, lake.clock)
@@ -694,7 +695,7 @@ async def test_recorded_bytes_stay_as_they_are() -> None:
             if not path[3:].isdigit():
                 continue  # a hint
             file = decode_node(data, path, root=True, size_max=1 << 20)
-            # Three rows that came later: every other byte is as it was without them.
+            # Later releases added three rows. Without these rows every byte stays the same.
             for row in (fmt.ROW_PREVIOUS_COMMIT_ID, fmt.ROW_CATALOG_ID, fmt.ROW_CHECKSUM):
                 assert (file.system.pop(row, None) is None) is (
                     file.version == 0 and row == fmt.ROW_PREVIOUS_COMMIT_ID
@@ -746,7 +747,7 @@ async def test_a_definition_that_was_written_is_known_by_its_bytes() -> None:
 
 
 async def test_a_refusal_knows_all_versions_that_there_are(lake: Lake) -> None:
-    """A process that is behind is sent again what another one has committed."""
+    """A process that is behind answers a retry from the version that another process has committed."""
     writer = await lake.create()
     behind = await lake.open()
     await lake.commit(writer, lake.namespace("a"))

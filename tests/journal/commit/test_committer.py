@@ -1,4 +1,4 @@
-"""A group from judging to its answers: what observers are told, whose turn it is, and who is answered when it fails."""
+"""A group from judging to its answers: observers, the turns of processes, and the answers when a group fails."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.testing.simulation.loop import SimulatedClock, SimulatedLoop
 
 SECONDS = 0.02
-"""What a request takes."""
+"""The seconds that one request takes."""
 
 
 class Seen(Observer):
-    """Everything that an observer is told, with the time of the simulated loop."""
+    """Record every call to an observer, with the time of the simulated loop."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -44,7 +44,7 @@ class Seen(Observer):
 
 
 class Rig:
-    """A journal on a slow store, in simulated time, with an observer; another one on the store itself."""
+    """A journal on a slow store in simulated time, with an observer, and a second journal directly on the store."""
 
     lake: Lake
     memory: MemoryStorage
@@ -62,7 +62,7 @@ class Rig:
         self.lake.clock = SimulatedClock(loop)  # type: ignore[assignment]
         self.faulty = FaultyStorage(self.memory, no_faults)
         self.other = await self.lake.create(order=3)
-        # The first commit by the group's own answers: a fault in committing shows at once.
+        # The first commit uses the group's own answers: a fault in committing shows immediately.
         first = self.lake.transaction(self.other, *(self.lake.namespace(name) for name in "abcde"))
         (answer,) = await self.other.commit_group([first])
         assert isinstance(answer, Committed)
@@ -73,11 +73,11 @@ class Rig:
         return self
 
     def roots(self) -> list[str]:
-        """The slots that the journal sent a root to."""
+        """Return the slots that the journal sent a root to."""
         return [record.call.path for record in self.faulty.log if record.call.method == "create"]
 
     async def contend(self) -> None:
-        """Make the journal give way before its next version: others have written, and so has it."""
+        """Make the journal give way before its next version: other processes have written, and this journal too."""
         for number in range(4):
             await self.lake.commit(self.other, self.lake.namespace(f"theirs{number}"))
             await self.journal.refresh()
@@ -96,11 +96,11 @@ def run(main: Callable[[SimulatedLoop], Awaitable[None]], seed: int = 1) -> None
 
 
 def told(answers: list[Committed | AlpheusError | None]) -> list[object]:
-    """Version, kind of the error, or None."""
+    """Return for each answer its version, the kind of its error, or None."""
     return [a.version if isinstance(a, Committed) else a.kind if a is not None else None for a in answers]
 
 
-# --- what observers are told -----------------------------------------------------------------------
+# --- observers -------------------------------------------------------------------------------------
 
 
 def test_an_observer_is_told_how_long_each_stage_took_and_how_large_the_group_was() -> None:
@@ -150,7 +150,7 @@ def test_an_observer_is_told_of_a_slot_that_was_lost_to_another_process() -> Non
         rig = await Rig.make(loop)
         mine = rig.lake.transaction(rig.journal, rig.lake.namespace("mine"))
         committing = asyncio.ensure_future(rig.journal.commit_group([mine]))
-        await asyncio.sleep(SECONDS * 1.5)  # its files are stored, its root is on its way
+        await asyncio.sleep(SECONDS * 1.5)  # its files are stored, its root is being sent
         await rig.lake.commit(rig.other, rig.lake.namespace("theirs"))
         assert told(await committing) == [None]
         assert rig.seen.counts == {"lost_slot": 1}
@@ -184,7 +184,7 @@ def test_an_observer_is_told_what_became_of_a_version_that_was_staged_ahead() ->
 
 
 def test_a_transaction_that_began_at_a_later_version_is_judged_once_on_that_version() -> None:
-    """The client has read from a process that is ahead of this one."""
+    """The client has read from a process that is ahead of this process."""
 
     async def main(loop: SimulatedLoop) -> None:
         rig = await Rig.make(loop)
@@ -197,7 +197,7 @@ def test_a_transaction_that_began_at_a_later_version_is_judged_once_on_that_vers
     run(main)
 
 
-# --- whose turn it is ------------------------------------------------------------------------------
+# --- turns of processes ----------------------------------------------------------------------------
 
 
 def test_a_version_whose_head_moves_while_it_waits_for_its_turn_is_not_sent(
@@ -219,7 +219,7 @@ def test_a_version_whose_head_moves_while_it_waits_for_its_turn_is_not_sent(
         assert rig.seen.times["turn"][-1] > 3 * SECONDS
         assert rig.seen.counts == {"lost_slot": 1}
         assert rig.roots() == before, "its root was not sent"
-        rig.journal.sole_writer = True  # waits no more
+        rig.journal.sole_writer = True  # the journal waits no more
         assert told(await rig.journal.commit_group([mine])) == [theirs.version + 1]
 
     run(main)
@@ -236,7 +236,7 @@ def test_nobody_waits_for_turns_who_is_alone_or_about_to_end(way: str) -> None:
         began = loop.time()
         committing = asyncio.ensure_future(rig.journal.commit_group([mine]))
         if way == "hurried":
-            await asyncio.sleep(SECONDS * 1.1)  # it waits
+            await asyncio.sleep(SECONDS * 1.1)  # the commit waits
             rig.journal.stop_yielding()
         assert told(await committing) == [rig.other.head.version + 5]
         took = loop.time() - began
@@ -253,7 +253,8 @@ def test_nobody_waits_for_turns_who_is_alone_or_about_to_end(way: str) -> None:
 
 @pytest.mark.parametrize("is_replayed", [False, True])
 def test_who_was_committed_before_is_told_so_when_the_rest_of_the_group_fails(is_replayed: bool) -> None:
-    """Reading the tree fails, after the group was judged: nobody else can be told more than that."""
+    """Reading the tree fails after the group was judged. The committed member gets its version, and every other member
+    gets an error."""
 
     async def main(loop: SimulatedLoop) -> None:
         rig = await Rig.make(loop)
@@ -278,7 +279,8 @@ def test_who_was_committed_before_is_told_so_when_the_rest_of_the_group_fails(is
 
 
 def test_nobody_is_refused_on_a_version_of_which_it_cannot_be_seen_whether_it_is_the_newest() -> None:
-    """It was staged ahead, and when the one before is won, the store tells nothing of later ones."""
+    """The version was staged ahead. The version before it is won, and then the store says nothing of later versions. So
+    no member is refused."""
 
     async def main(loop: SimulatedLoop) -> None:
         rig = await Rig.make(loop)
@@ -302,7 +304,7 @@ def test_nobody_is_refused_on_a_version_of_which_it_cannot_be_seen_whether_it_is
 
 
 class Unsuitable(FaultyStorage):
-    """A store that experiments show to break the promises of `create`."""
+    """A store whose experiments show that it breaks the promises of `create`."""
 
     async def prove(self) -> None:
         raise InvalidInput("two writers created one file", kind="storage_unsuitable")
@@ -320,7 +322,7 @@ async def test_nothing_is_written_to_a_store_that_breaks_its_promises() -> None:
 
 
 class Ahead(Observer):
-    """Where and by how much the head was found in the future."""
+    """Record where, and by how much, the head was in the future."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, int, int]] = []
@@ -330,7 +332,8 @@ class Ahead(Observer):
 
 
 async def test_an_observer_is_told_when_a_version_is_staged_on_one_from_the_future() -> None:
-    """By how much, and only then: not of a version that does not come to be, nor once the time has come."""
+    """The observer gets the distance, and only for a version that is published. Once the time has come it gets
+    nothing."""
     lake = Lake()
     journal = await lake.create(order=16, node_file_size_max=32_768)
     journal.observe_commits(seen := Ahead())

@@ -1,4 +1,4 @@
-"""Distributed transactions and questions to the past, through the journal."""
+"""Distributed transactions, and questions about the past, through the journal."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_saved_then_loaded_and_committed_elsewhere(lake: Lake) -> None:
     assert saved.expire_at_millis - saved.began_at_millis == fmt.TXN_TTL_MILLIS_DEFAULT
 
     other = await lake.open()
-    await lake.commit(other, UpdateNamespace(name="a", set={"p": "1"}))  # it need not be the newest version
+    await lake.commit(other, UpdateNamespace(name="a", set={"p": "1"}))  # the transaction need not begin at the newest version
     loaded = await other.load_transaction(transaction.id)
     assert loaded == saved
     committed = await other.commit(loaded.transaction)
@@ -217,7 +217,7 @@ async def test_one_damaged_file_hides_no_other(lake: Lake) -> None:
 
 
 async def test_where_it_began_is_gone(lake: Lake) -> None:
-    """What is left of it can be removed, and never commits."""
+    """A transaction whose begin version has expired can be removed, and never commits."""
     journal = await start(lake)
     transaction = Transaction(id=lake.identities.uuid7(), begin_version=1, operations=(table(lake, "y"),))
     await journal.save_transaction(transaction)
@@ -266,7 +266,7 @@ async def test_everything_that_it_says_of_itself_is_kept(lake: Lake) -> None:
     assert (await journal.load_transaction(transaction.id)).transaction == transaction
     [listed] = [one.transaction async for one in journal.saved_transactions()]
     assert listed == msgspec.structs.replace(transaction, operations=(), reads=())
-    await lake.commit(journal, table(lake, "y2"))  # a phantom in what it listed
+    await lake.commit(journal, table(lake, "y2"))  # a phantom in the transaction's listing
     loaded = (await journal.load_transaction(transaction.id)).transaction
     await raises(Conflict, journal.commit(loaded), kind="read_changed")
 
@@ -307,7 +307,8 @@ async def test_what_no_commit_would_take_is_not_saved_either(lake: Lake) -> None
 async def test_saving_many_at_once_leaves_others_their_turns(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many are saved, so many operations are executed in one turn of the event loop."""
+    """The number of operations executed in one turn of the event loop is bounded, however many transactions are
+    saved."""
     journal = await start(lake)
     turn = 0
     executed: Counter[int] = Counter()

@@ -1,4 +1,6 @@
-"""Judging a group and executing its members: what is looked up together, who waits, whose turn it is, who is named."""
+"""Judging a group and executing its members: common look-ups, waiting members, turns of the event loop, named
+conflicts.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ _T = TypeVar("_T")
 
 
 def told(answers: list[Committed | AlpheusError | None]) -> list[object]:
-    """Version, kind of the error, or None."""
+    """Return for each answer its version, the kind of its error, or None."""
     return [a.version if isinstance(a, Committed) else a.kind if a is not None else None for a in answers]
 
 
 async def turns_while(call: Awaitable[_T]) -> tuple[_T, int]:
-    """What the call returned, and how often the event loop had a turn meanwhile."""
+    """Return the result of the call, and how many turns the event loop had meanwhile."""
     turns = 0
 
     async def live() -> None:
@@ -54,11 +56,11 @@ async def turns_while(call: Awaitable[_T]) -> tuple[_T, int]:
         living.cancel()
 
 
-# --- who waits -------------------------------------------------------------------------------------
+# --- members that wait -----------------------------------------------------------------------------
 
 
 async def test_nobody_after_a_member_that_does_not_fit_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even refused: the order of the group stays as it is."""
+    """Members after it are not even refused: the order of the group stays the same."""
     lake = Lake()
     journal = await lake.create()
     monkeypatch.setattr(fmt, "DEFINITIONS_SIZE_BYTES_MAX", 2_000)
@@ -73,7 +75,7 @@ async def test_nobody_after_a_member_that_does_not_fit_is_judged(monkeypatch: py
 
 
 async def test_the_first_member_goes_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the others wait for their own version."""
+    """The other members wait for their own version."""
     lake = Lake()
     journal = await lake.create()
     id = lake.identities.uuid7()
@@ -85,12 +87,12 @@ async def test_the_first_member_goes_however_large_it_is(monkeypatch: pytest.Mon
     assert told(await journal.commit_group(group[1:])) == [2]
 
 
-# --- what is looked up -----------------------------------------------------------------------------
+# --- look-ups --------------------------------------------------------------------------------------
 
 
 def test_small_transactions_of_a_group_are_looked_up_together() -> None:
-    """A round of requests for the nodes and one for the definitions, whoever needs them; large ones look for
-    themselves."""
+    """Small members share one round of requests for nodes and one for definitions. A large member makes rounds of its
+    own."""
     rounds: dict[int, float] = {}
 
     async def main(loop: SimulatedLoop, operations_count: int) -> None:
@@ -114,11 +116,11 @@ def test_small_transactions_of_a_group_are_looked_up_together() -> None:
     assert rounds[OPERATIONS_AT_ONCE_MAX + 1] == rounds[1] + 4
 
 
-# --- whose turn it is ------------------------------------------------------------------------------
+# --- turns of the event loop -----------------------------------------------------------------------
 
 
 async def test_a_group_of_retries_gives_way() -> None:
-    """They are answered from the log, and nothing of them is executed."""
+    """Retries are answered from the log without execution, and the event loop gets its turns all the same."""
     lake = Lake()
     journal = await lake.create()
     count = 8 * OPERATIONS_AT_ONCE_MAX
@@ -142,15 +144,15 @@ async def test_a_few_small_commits_need_no_turn_of_their_own() -> None:
         answers, turns = await turns_while(journal.commit_group([transaction]))
         assert told(answers) == [2 + number]
         counts.append(turns)
-    assert len(set(counts[2:])) == 1, counts  # the first ones read
+    assert len(set(counts[2:])) == 1, counts  # the first commits read
 
 
-# --- what is recorded ------------------------------------------------------------------------------
+# --- recorded transactions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("column_id", [0, 2])
 async def test_a_column_that_is_added_is_the_same_work_whoever_gave_its_id(column_id: int) -> None:
-    """The id is the catalog's to give: a retry is recognized with it, and without."""
+    """The catalog gives the id of a column. A retry is recognized with the id and without it."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"), lake.table("a", "t"))
@@ -169,7 +171,7 @@ async def test_a_column_that_is_added_is_the_same_work_whoever_gave_its_id(colum
     await raises(InvalidInput, journal.commit(other), kind="id_reused")
 
 
-# --- who is named ----------------------------------------------------------------------------------
+# --- named conflicts -------------------------------------------------------------------------------
 
 
 async def test_a_conflict_that_executing_finds_names_who_took_the_file() -> None:
@@ -187,7 +189,7 @@ async def test_a_conflict_that_executing_finds_names_who_took_the_file() -> None
 
 
 async def test_nobody_may_claim_to_have_read_what_came_after_he_began() -> None:
-    """It would spare him conflicts; the table is looked up as it was then."""
+    """Such a claim would avoid conflicts, so the table is looked up at the begin version."""
     side = await make_lakeside([1, 2])
     late, first = await side.author(), await side.author()
     await late.delete(equals(1), on_read=True)

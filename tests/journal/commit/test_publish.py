@@ -1,4 +1,4 @@
-"""The root of a version: what is asked when its reply is lost, how long, and what is known afterwards."""
+"""Publishing the root of a version when its reply is lost: the questions asked, the time spent, the outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from alpheus_journal.testing import FakeClock, FaultyStorage, Lake, no_faults, p
 
 
 class Scripted(FaultyStorage):
-    """The first roots meet these answers, in order: an error, or what happens before the root is sent."""
+    """The first roots get these answers, in order: an error, or a call that runs before the root is sent."""
 
     def __init__(self, lake: Lake, *answers: AlpheusError | Callable[[], Awaitable[object]]) -> None:
         super().__init__(lake.storage, no_faults, clock=lake.clock)
@@ -36,7 +36,7 @@ class Scripted(FaultyStorage):
         await super().create(path, data)
 
     def paths(self, method: str, since: int) -> set[str]:
-        """What a method was called with after so many calls."""
+        """Return the paths that a method was called with after the first `since` calls."""
         return {record.call.path for record in self.log[since:] if record.call.method == method}
 
 
@@ -45,7 +45,7 @@ def lost() -> OutcomeUnknown:
 
 
 async def made(lake: Lake, count: int = 6) -> Journal:
-    """A catalog whose root has children, and the journal that wrote it."""
+    """Create a catalog whose root has children. Return the journal that wrote it."""
     other = await lake.create(order=3)
     for number in range(count):
         await lake.commit(other, lake.namespace(f"n{number}"))
@@ -53,13 +53,13 @@ async def made(lake: Lake, count: int = 6) -> Journal:
 
 
 async def opened(lake: Lake, storage: Storage) -> tuple[Journal, FakeClock]:
-    """A journal with a clock of its own: only what it sleeps itself is counted."""
+    """Open a journal with its own clock, which counts only the journal's own sleeps."""
     clock = FakeClock()
     return await Journal.open(storage, clock=clock, identities=lake.identities), clock
 
 
 async def ids_of(lake: Lake) -> dict[str, int]:
-    """Version by transaction id, of a catalog that is whole."""
+    """Check that the catalog is whole, and return the version of each transaction id."""
     journal = await lake.open()
     (summary,) = [item async for item in journal.check()]
     assert isinstance(summary, CheckSummary)
@@ -71,7 +71,8 @@ def versions(answers: list[Committed | AlpheusError | None]) -> list[object]:
 
 
 async def test_a_slot_that_another_writer_takes_while_it_is_settled_is_read_at_once() -> None:
-    """Free when the writer looked, taken when it sent again: it loses the slot without waiting."""
+    """The slot is free when the writer looks and taken when it sends again. The writer loses the slot without
+    waiting."""
     lake = Lake()
     other = await made(lake)
     theirs = lake.transaction(other, lake.namespace("theirs"))
@@ -97,7 +98,7 @@ async def test_a_free_slot_that_is_said_to_be_taken_is_asked_for_with_pauses() -
     journal, clock = await opened(lake, storage)
     mine = lake.transaction(journal, lake.namespace("mine"))
     assert versions(await journal.commit_group([mine], deadline_seconds=600)) == [7]
-    # The first answer is that of the first attempt; of those after it each second one is followed by a look.
+    # The first attempt gets the first answer. A look follows every second attempt after that.
     assert clock.sleeps == 3
     assert len(set(storage.roots)) == 1
     assert len(storage.roots) == 8
@@ -143,14 +144,15 @@ async def test_no_time_to_settle_is_one_more_attempt() -> None:
     mine = lake.transaction(journal, lake.namespace("mine"))
     assert versions(await journal.commit_group([mine], deadline_seconds=0)) == ["reply_lost"]
     assert (len(storage.roots), clock.sleeps) == (2, 0)
-    # The next group settles first, with as little time; after that it is judged.
+    # The next group settles the version first, with as little time. After that the group is judged.
     next_one = lake.transaction(journal, lake.namespace("next"))
     assert versions(await journal.commit_group([next_one, mine], deadline_seconds=0)) == [8, 7]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_version_that_landed_without_a_reply_is_the_head(is_known: bool) -> None:
-    """Whether the follower meets the root first, or the writer is told that the slot holds its own."""
+    """This holds when the follower meets the root first, and when the writer learns that the slot holds its own
+    root."""
     lake = Lake()
     await made(lake)
     storage = Scripted(lake)
@@ -179,7 +181,7 @@ async def test_a_version_that_landed_without_a_reply_is_the_head(is_known: bool)
 
 @pytest.mark.parametrize("is_ours", [True, False])
 async def test_a_slot_below_the_head_tells_whose_it_is(is_ours: bool) -> None:
-    """While a writer hears nothing, its version lands, or another's, and others go on above it."""
+    """A writer gets no reply; its own version or another writer's lands, and other writers continue above it."""
     lake = Lake()
     other = await made(lake)
     storage = Scripted(lake)
@@ -234,7 +236,8 @@ async def test_a_way_is_announced_before_the_first_byte_and_once() -> None:
 
 
 async def test_what_is_staged_on_a_version_whose_sender_gave_up_is_dropped() -> None:
-    """The caller was cancelled: what became of its root is not known, and the next one learns that it was not won."""
+    """The first caller was cancelled, so the outcome of its root is unknown. The next caller learns that the root was
+    not won."""
     lake = Lake()
     await made(lake)
     hanging = asyncio.Event()
@@ -260,7 +263,8 @@ async def test_what_is_staged_on_a_version_whose_sender_gave_up_is_dropped() -> 
 
 @pytest.mark.parametrize("reply", ["told", "lost", "landed"])
 async def test_what_was_just_written_is_not_read_again(reply: str) -> None:
-    """Nodes and definitions of a version that this process wrote, however it learned that it was stored."""
+    """Nodes and definitions of a version that this process wrote stay in memory, however the process learned its
+    outcome."""
     lake = Lake()
     await made(lake)
     storage = Scripted(lake)
@@ -294,7 +298,7 @@ async def found(journal: Journal, names: list[ObjectName]) -> int:
 
 
 async def test_merged_manifest_segments_are_not_read_again() -> None:
-    """Each that a transaction brings is read once; those that the journal made of them never."""
+    """A segment that a transaction brings is read once. A segment that the journal made is never read."""
     lake = Lake()
     other = await lake.create()
     create = lake.table("a", "t")

@@ -1,4 +1,4 @@
-"""The same again: retry keys and idempotent writers, which of them holds, and for how long."""
+"""Retries: retry keys and idempotent writers, which of them applies, and for how long."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ponds:
         also: tuple[Operation, ...] = (),
         begin: int | None = None,
     ) -> Transaction:
-        """One that brings a new row for each table."""
+        """Return a transaction that adds a new row to each table."""
         id = self.lake.identities.uuid7()
         cls = OverwriteFiles if overwrite else AppendFiles
         operations: list[Operation] = [*also]
@@ -150,7 +150,7 @@ async def test_a_key_goes_with_its_version(ponds: Ponds) -> None:
 
 
 async def test_a_key_that_won_again_after_its_version_expired(ponds: Ponds) -> None:
-    """This process remembers both; the first counts no more, though it is still in memory."""
+    """This process remembers both versions. The first no longer counts, though it is still in memory."""
     first = await ponds.journal.commit(await ponds.transaction(T, key="k"))
     await ponds.journal.commit(await ponds.transaction(U))
     await ponds.lake.expire(below=first.version + 1)
@@ -187,7 +187,7 @@ async def test_the_roots_are_read_once() -> None:
         await ponds.journal.refresh()
         await ponds.journal.commit(await ponds.transaction(T, key=f"other/{number}"))
     await fresh.refresh()
-    # Of other journals' versions, one each, and one more each by who writes the next one.
+    # One read for each version of another journal, and one more by the writer of the next version.
     assert storage.reads["vn"] < 30 + 10
     for number in range(40):
         assert (await fresh.commit(await ponds.transaction(T, key=f"old/{number}"))).duplicate
@@ -196,7 +196,7 @@ async def test_the_roots_are_read_once() -> None:
 
 
 async def test_keys_in_versions_that_were_jumped_over_are_found(ponds: Ponds) -> None:
-    """A journal that slept while versions expired reads the keys anew."""
+    """A journal that paused while versions expired reads the keys again."""
     sleeper = await ponds.lake.open()
     await sleeper.commit(await ponds.transaction(T, key="before"))
     await ponds.journal.refresh()
@@ -220,7 +220,7 @@ async def test_one_key_twice_in_a_group(ponds: Ponds) -> None:
     for answer in await ponds.journal.commit_group(group[1:]):
         assert is_repeat_of(answer, first)
     assert (await ponds.table()).row_count == 2
-    # The first of a group fails: the second has the key.
+    # The first transaction of a group fails: the second gets the key.
     bad = await ponds.transaction(key="m", also=(DropTable(namespace="a", name="none"),))
     good = await ponds.transaction(T, key="m")
     refused, answer = await ponds.journal.commit_group([bad, good])
@@ -252,7 +252,7 @@ async def test_racing_for_a_key(lane_count: Callable[[int, int], int]) -> None:
 
 async def test_a_stream_that_repeats_itself(ponds: Ponds) -> None:
     journal = ponds.journal
-    for sequence in (0, 1, 5, 9):  # gaps are fine
+    for sequence in (0, 1, 5, 9):  # gaps are allowed
         first = await journal.commit(await ponds.transaction(T, writer=("s", sequence)))
         assert not first.duplicate
         for reader in (journal, await ponds.lake.open()):
@@ -309,7 +309,7 @@ async def test_marks_stay_with_the_table(ponds: Ponds) -> None:
     renamed = table_name("a", "n")
     ponds.ids[renamed] = ponds.ids[T]
     assert is_repeat_of(await journal.commit(await ponds.transaction(renamed, writer=("s", 4))), first)
-    # Another table under the name remembers nothing.
+    # Another table under the same name remembers nothing.
     create = ponds.lake.table("a", "n")
     await ponds.lake.commit(journal, DropTable(namespace="a", name="n"), create)
     ponds.ids[renamed] = create.table_id

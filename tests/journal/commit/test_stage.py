@@ -1,4 +1,6 @@
-"""Staging a version: memory is compared with the tree, objects keep their keys, and what is too large is refused."""
+"""Staging a version: memory is compared with the tree, objects keep their keys, and too large transactions are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from alpheus_journal.workspace.workspace import definition_of
 
 
 def told(answers: list[Committed | AlpheusError | None]) -> list[object]:
-    """Version, kind of the error, or None."""
+    """Return for each answer its version, the kind of its error, or None."""
     return [a.version if isinstance(a, Committed) else a.kind if a is not None else None for a in answers]
 
 
@@ -83,7 +85,7 @@ async def test_actions_outside_the_root_are_bounded(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_commit_takes_no_longer_than_its_requests() -> None:
-    """Where requests take no time a commit takes none: turns are given to others, and nothing waits."""
+    """Where requests take no time, a commit takes no time: it yields to other tasks, and never sleeps."""
     loop = SimulatedLoop(1)
 
     async def main() -> None:
@@ -101,7 +103,7 @@ def test_a_commit_takes_no_longer_than_its_requests() -> None:
 
 
 async def test_a_name_that_memory_lost_is_not_taken_again() -> None:
-    """Nothing is written, nobody is answered, and the next group is judged by the tree."""
+    """Nothing is written and no member is answered. The next group is judged by the tree."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
@@ -118,7 +120,7 @@ async def test_a_name_that_memory_lost_is_not_taken_again() -> None:
 
 @pytest.mark.parametrize("is_catalog_changed", [False, True])
 async def test_an_object_that_only_memory_has_is_not_built_upon(is_catalog_changed: bool) -> None:
-    """Also one that was only looked at, whatever else the group looked at before."""
+    """This holds also for an object that is only looked up, whatever else the group looked up before."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
@@ -135,7 +137,7 @@ async def test_an_object_that_only_memory_has_is_not_built_upon(is_catalog_chang
 
 
 async def test_a_view_that_memory_lost_keeps_its_name() -> None:
-    """A table may not have the name of a view, which is looked for and not changed."""
+    """A table may not have the name of a view. This look-up finds the view in the tree without changing it."""
     lake = Lake()
     journal = await lake.create()
     view = CreateView(
@@ -174,12 +176,13 @@ async def test_a_reference_that_is_no_name_stands_for_no_other_object() -> None:
     assert (await lake.commit(journal, DropView(namespace="a", name="v"))).version == 2
 
 
-# --- what is recorded ------------------------------------------------------------------------------
+# --- recorded changes ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_replayed", [False, True])
 async def test_the_writer_knows_of_its_version_what_every_reader_finds(is_replayed: bool) -> None:
-    """What was created, changed and dropped; an object that came and went in one transaction is not there."""
+    """These are the created, changed and dropped objects. An object created and dropped in one transaction is not among
+    them."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, *(lake.namespace(name) for name in "abc"))
@@ -208,7 +211,7 @@ async def test_the_writer_knows_of_its_version_what_every_reader_finds(is_replay
 
 
 async def test_an_object_keeps_the_key_under_which_another_writer_stored_it() -> None:
-    """One pads by bytes, the other by characters, so that the same name may be under either key."""
+    """One writer pads by bytes, another by characters, so the same name may be stored under either key."""
     lake = Lake()
     await lake.create(version_digits=64)
     own, foreign = fmt.Keys(version_digits=64), fmt.Keys(version_digits=32)

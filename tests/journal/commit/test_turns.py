@@ -1,5 +1,6 @@
-"""Several processes that commit to one catalog at full rate, in virtual time: nobody is kept out, and who is alone
-loses little."""
+"""Several processes commit to one catalog at full rate in virtual time: none starves, and a single process loses
+little.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SECONDS = 60.0
 
 
 class Fleet:
-    """Processes with a store of so many seconds a request each, give or take a tenth."""
+    """Processes whose stores take a given number of seconds a request, within a tenth."""
 
     def __init__(self, seed: int, requests: list[float]) -> None:
         self.loop = SimulatedLoop(seed)
@@ -104,7 +105,7 @@ def test_who_is_farther_away_gets_in(lane_count: Callable[[int, int], int]) -> N
 def test_one_alone_loses_little() -> None:
     fleet = Fleet(1, [0.02])
     fleet.run([0.0])
-    # the head is probed, files and root are sent: three requests
+    # three requests: a probe of the head, the files, the root
     assert fleet.versions[0] >= 0.85 * SECONDS / 0.06
 
 
@@ -140,7 +141,7 @@ def test_who_is_told_to_hurry_waits_no_more() -> None:
         for _ in range(8):
             await asyncio.sleep(0.2)
             contention.record_published(0.2, 1)
-        contention.record_published(0.2, 2)  # one of the last eight is of another process
+        contention.record_published(0.2, 2)  # one of the last eight versions is from another process
         began = loop.time()
         waiting = asyncio.ensure_future(contention.wait(2))
         await asyncio.sleep(0.001)
@@ -168,7 +169,7 @@ def test_one_slow_root_is_soon_forgotten() -> None:
 
 
 def test_a_reader_is_not_held_up_by_a_root_that_hangs() -> None:
-    """Another process took the slot that ours is still being sent to."""
+    """Another process took the slot while our root is still being sent to it."""
     fleet = Fleet(1, [0.02, 0.02])
 
     async def main() -> None:
