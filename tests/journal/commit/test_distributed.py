@@ -80,7 +80,7 @@ async def test_saved_then_loaded_and_committed_elsewhere(lake: Lake) -> None:
     assert saved.expire_at_millis - saved.began_at_millis == fmt.TXN_TTL_MILLIS_DEFAULT
 
     other = await lake.open()
-    await lake.commit(other, UpdateNamespace(name="a", set={"p": "1"}))  # the transaction need not begin at the newest version
+    await lake.commit(other, UpdateNamespace(name="a", set={"p": "1"}))  # begin is not the newest version
     loaded = await other.load_transaction(transaction.id)
     assert loaded == saved
     committed = await other.commit(loaded.transaction)

@@ -1,4 +1,4 @@
-"""What a conflict says: of rows, of cancellations, of other writers' versions; and which of several it names."""
+"""The words of a conflict: rows, cancellations, versions of other writers, and the choice among several rivals."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def test_times_in_words() -> None:
 
 
 def test_a_cancellation_in_words() -> None:
-    """Who was cancelled is told to use another id; whose cancellation came too late, that the other one is there."""
+    """A cancelled transaction is told to use another id. A late cancellation is told that the transaction has
+    committed."""
     create = CreateNamespace(name="a", namespace_id=ID)
     cancels = recorded(action_of(CancelTransaction(transaction_id=ID)))
     mine = Transaction(id=ID, begin_version=0, operations=(create,))
@@ -215,7 +216,7 @@ def test_what_concerns_a_transaction_contains_itself_and_its_cancellation() -> N
     other = version_of(transactions=(recorded(action_of(altered("k", "v"))),))
     for event, concerns in ((itself, True), (cancelled, True), (other, False)):
         assert bool(Stakes(mine).sought & event_facets(event)) is concerns
-    # What a version without ids touches concerns nobody by his id.
+    # A version without ids concerns no transaction by its id.
     nameless = recorded(action_of(CancelTransaction(transaction_id=ID)), id="")
     assert not Touches(nameless).facets & Stakes(mine).sought
 
@@ -250,7 +251,7 @@ def test_a_version_without_actions_stands_for_one_transaction_of_its_diff() -> N
 
 
 def test_the_first_of_several_rivals_is_named() -> None:
-    """In a group in the order in which they were added; in a version in the order of its transactions."""
+    """A group is searched in the order of its additions, a version in the order of its transactions."""
     mine = Transaction(id=ID, begin_version=0, operations=(altered("k", "mine"),))
     elsewhere = CreateNamespace(name="b", namespace_id=ID)
     rivals = [

@@ -1,5 +1,5 @@
-"""Who conflicts with whom, through the real commit path: a table of pairs that must conflict and one of pairs that
-must not, other writers' versions, and that the prefilter misses nothing.
+"""Conflicts between transactions, through the real commit path: a table of pairs that must conflict, a table of pairs
+that must not, versions of other writers, and a prefilter that misses no conflict.
 """
 
 from __future__ import annotations
@@ -87,23 +87,23 @@ def location(name: str) -> str:
 
 
 class World:
-    """A catalog with a few of everything; sentences name operations on it.
+    """A catalog with a few objects of every kind; sentences name operations on it.
 
-    Namespaces a (tables t, u, empty e, f; Iceberg table i; views v, w, and x, bound to f) and b (empty). The table
-    a.gone and the
-    namespace c (with a table c.t) were dropped; job m.j ran once.
+    Namespace a holds the tables t, u, e and f (e and f are empty), the Iceberg table i, and the views v, w and x (x is
+    bound to f). Namespace b is empty. The table a.gone and the namespace c (with a table c.t) were dropped. The job m.j
+    ran once.
     """
 
     def __init__(self, lake: Lake, journal: Journal) -> None:
         self.lake = lake
         self.journal = journal
         self.ids: dict[str, str] = {}
-        self.alive = 0  # a version at which what was dropped lived
+        self.alive = 0  # a version at which the dropped objects existed
         self.last_run = ""
 
     @classmethod
     async def make(cls) -> World:
-        """A copy of the one world that all tests share."""
+        """Return a copy of the one world that all tests share."""
         if not TEMPLATE:
             first = await cls.first()
             paths = await listed(first.lake.storage, "")
@@ -185,8 +185,8 @@ class World:
         raise AssertionError(f"no such sentence: {sentence!r}")
 
     async def of_rows(self, id: str, made: ChangeRows) -> ChangeRows:
-        """`sources` stands for the files that go: all; a predicate for itself, and, unless rows are deleted, for files
-        that come."""
+        """Fill in the segments of a change. If `sources` is set, all files of the table are removed. A predicate stays
+        as it is. New files are added unless the change deletes rows."""
         (stored,) = (await self.journal.load(None, [made.target])).objects
         assert stored is not None
         table = decode_definition(Kind.TABLE, stored.definition, stored.path)
@@ -356,8 +356,7 @@ SENTENCES = [
 AGAIN, NEVER = True, False
 
 CONFLICTS = [
-    # mine; theirs, which committed since mine began; kind; retryable
-    # existence
+    # mine; theirs, committed since mine began; kind; retryable
     ("create namespace n", "create namespace n", "already_exists_now", NEVER),
     ("subscribe n", "subscribe n", "already_exists_now", NEVER),
     ("claim s", "claim s", "subscription_claimed", AGAIN),
@@ -387,7 +386,7 @@ CONFLICTS = [
     ("rename table a.t a.n", "drop table a.t", "object_changed", NEVER),
     ("rename table a.t a.n", "rename table a.t a.m", "object_changed", NEVER),
     ("drop table a.t", "drop table a.t; create new table a.t", "object_changed", NEVER),
-    # what needs the object, after its drop
+    # operations that need the object, after its drop
     ("set a.t q=1", "drop table a.t", "object_changed", NEVER),
     ("set a.t q=1", "rename table a.t a.n", "object_changed", NEVER),
     ("set a.t q=1", "cascade a", "object_changed", NEVER),
@@ -414,7 +413,7 @@ CONFLICTS = [
     ("rename table a.t b.t", "drop namespace b", "namespace_changed", NEVER),
     ("undrop table a.gone b.t", "drop namespace b", "namespace_changed", NEVER),
     ("create new table b.n", "drop namespace b; create namespace b", "namespace_changed", NEVER),
-    # definition as a whole
+    # the definition as a whole
     ("replace view a.v", "replace view a.v", "object_changed", AGAIN),
     ("restore a.t", "set a.t p=1", "object_changed", AGAIN),
     ("restore a.t", "append a.t", "object_changed", AGAIN),
@@ -506,10 +505,10 @@ CONFLICTS = [
     # pipelines
     ("advance m.j", "advance m.j", "position_moved", AGAIN),
     ("advance m.k", "advance m.k", "position_moved", AGAIN),
-    # objects of one's own
+    # objects that the transaction itself renamed or made
     ("rename table a.t a.n; set a.n p=1", "set a.t p=2", "object_changed", AGAIN),
     ("set a.u q=1; append a.t", "set a.t r=1; drop column a.t d", "object_changed", AGAIN),
-    # what a serializable transaction read
+    # reads of a serializable transaction
     ("set catalog r=1; read exists table a.t", "drop table a.t", "read_changed", AGAIN),
     ("set catalog r=1; read exists table a.t", "rename table a.t a.n", "read_changed", AGAIN),
     ("set catalog r=1; read exists table a.n", "rename table a.t a.n", "read_changed", AGAIN),
@@ -571,7 +570,8 @@ CONFLICTS = [
     ("drop table a.t; read describe table a.t", "append a.t", "read_changed", AGAIN),
 ]
 
-# What mine names was made since it began: its author did not see it. Beside it in one group, it is not there yet.
+# Mine names an object that was made after mine began: its author did not see it. In one group the object does not exist
+# yet.
 MADE_SINCE = [
     ("set a.n q=1", "create new table a.n", "object_changed", AGAIN),
     ("drop table a.n", "create new table a.n", "object_changed", AGAIN),
@@ -598,7 +598,7 @@ NO_CONFLICTS = [
     ("cascade a", "append a.t"),
     ("cascade a", "drop table a.t"),
     ("cascade a", "rename table a.t b.t"),
-    # a blind drop, and a rename, of what others changed
+    # a blind drop or rename of an object that another transaction changed
     ("drop table a.t", "set a.t q=1"),
     ("drop table a.t", "append a.t"),
     ("drop table a.t", "drop column a.t d"),
@@ -691,7 +691,7 @@ NO_CONFLICTS = [
     ("subscribe n", "subscribe m"),
     ("unsubscribe s", "claim s"),
     ("subscribe n; claim n", "claim s"),
-    # objects of one's own
+    # objects that the transaction itself made
     ("drop table a.t; create new table a.t; set a.t p=1", "set a.t p=2"),
     ("create namespace n; create new table n.t", "create new table a.n"),
     # reads
@@ -724,7 +724,7 @@ NO_CONFLICTS = [
 async def told(
     mine: str, theirs: str, ways: tuple[str, ...] = ("journals", "group")
 ) -> list[Committed | AlpheusError]:
-    """What mine is told after theirs committed: by another journal; in one group."""
+    """Return the answers to mine after theirs committed: from another journal, and in one group."""
     answers: list[Committed | AlpheusError] = []
     for grouped in [way == "group" for way in ways]:
         world = await World.make()
@@ -786,7 +786,7 @@ async def recorded_pair(world: World, mine: str, theirs: str) -> tuple[Transacti
 
 
 def rules_that_hit(me: Transaction, recorded: RecordedTransaction) -> set[tuple[Stake, Aspect]]:
-    """By comparing everything with everything."""
+    """Return the rules that apply, found by comparing every claim with every touch."""
     return {
         (claim.stake, touch.aspect)
         for claim in claims_of(me)
@@ -798,7 +798,7 @@ def rules_that_hit(me: Transaction, recorded: RecordedTransaction) -> set[tuple[
 
 
 async def test_the_rules_that_the_pairs_rest_on_are_all_there_are() -> None:
-    """Each rule has a pair above; and the quick way by facets finds what comparing everything finds."""
+    """Each rule has a pair above, and the quick way by facets finds every conflict of the full comparison."""
     hit = set()
     for mine, theirs, *expected in [*CONFLICTS, *MADE_SINCE, *NO_CONFLICTS]:
         me, recorded = await recorded_pair(await World.make(), mine, theirs)
@@ -925,7 +925,7 @@ def test_cancelling() -> None:
     conflict = conflict_with_transaction(cancel, recorded_of(created), 1)
     assert conflict is not None
     assert (conflict.transaction_id, conflict.retryable) == (OTHER, False)
-    # Neither touches the catalog's definition, nor each other.
+    # The two transactions touch neither the catalog's definition nor each other.
     update = UpdateCatalog(set={"a": "b"})
     updated = Action(
         type="CATALOG_ALTER", name=fmt.CATALOG, operation=update, path_before="c0", path_after="c1"
@@ -997,7 +997,7 @@ async def test_versions_of_other_writers(
     known = Action(
         type="TRANSACTION_CANCEL", name=fmt.CATALOG, operation=CancelTransaction(transaction_id=OTHER)
     )
-    # Of another writer; and of a newer revision, of whose operations none, or not all, are known here.
+    # Versions of another writer, and of a newer revision: none or not all of their operations are known here.
     for transactions in (
         (), (recorded_of(unknown),), (recorded_of(known, unknown),), (recorded_of(unknown, known),),
         (recorded_of(known), recorded_of(unknown)), (recorded_of(unknown), recorded_of(known)),
@@ -1020,7 +1020,7 @@ async def test_versions_of_other_writers(
 
 
 async def test_the_prefilter_misses_nothing(lane_count: Callable[[int, int], int]) -> None:
-    """Whatever a transaction says and whatever others did: what comparing everything finds has a facet in common."""
+    """Whatever two transactions do, a conflict in the full comparison has a common facet."""
     rng = random.Random(5)
     world = await World.make()
     mines = [pair[0] for pair in [*CONFLICTS, *NO_CONFLICTS, *FOREIGN]]
@@ -1048,7 +1048,7 @@ async def test_the_prefilter_misses_nothing(lane_count: Callable[[int, int], int
 
 
 async def test_the_window_names_only_versions_that_concern() -> None:
-    """Thousands of unrelated versions between begin and head are not looked at."""
+    """The search skips thousands of unrelated versions between begin and head."""
     world = await World.make()
     journal, begin = world.journal, world.journal.head.version
     for number in range(50):
@@ -1064,7 +1064,7 @@ async def test_the_window_names_only_versions_that_concern() -> None:
     assert len(journal.follower.find_concerning(stakes)) == 50
 
 
-# --- reads that cannot be --------------------------------------------------------------------------
+# --- reads that are not possible -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

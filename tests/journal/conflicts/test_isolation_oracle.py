@@ -1,18 +1,18 @@
-"""Isolation, judged from outside: random small histories run through the real commit path, and a model that knows
-nothing of its rules.
+"""Isolation, checked from outside: random small histories run through the real commit path, and a model that does not
+know its rules checks them.
 
-Each history begins with the same catalog. Some transactions, prepared on various versions of it, are committed by
-one to three journals, one by one or in groups. Then must hold:
+Each history begins with the same catalog. One to three journals commit some transactions, prepared on various versions,
+one by one or in groups. Then these rules must hold:
 
-1. every version is what the model makes of the version before it and that version's transactions, in order;
-2. a refusal that is no conflict is one in the model, too;
-3. every committed transaction did what it would have done to the version that it began at, as far as its author
-   can tell: nothing that it changed had been changed by another meanwhile, but to the same (no lost update), a
-   dropped object was the one that it saw, added files meet the columns. What is left is write skew;
-4. the reads of a serializable transaction gave the same just before it. If all are serializable, some serial order
-   that respects real time explains all reads and the last version; all orders are tried.
+1. The model makes every version from the version before it and that version's transactions, in order.
+2. A refusal that is not a conflict is a refusal in the model, too.
+3. Every committed transaction did the same as it would have done at the version that it began at, as far as its author
+   can tell. No other transaction had changed its cells meanwhile, except to the same value (no lost update). A dropped
+   object was the one that the author saw. Added files fit the columns. Only write skew remains possible.
+4. The reads of a serializable transaction gave the same answers just before it. If all transactions are serializable,
+   some serial order that respects real time explains all reads and the last version. All orders are tried.
 
-The last test weakens the rules one by one: each weaker set must be found out.
+The last test weakens the rules one by one: the model must detect each weaker set.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ State = Mapping[ObjectName, Any]
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """One object. `columns`: name -> (id, type, nullable); `rows`: paths of segments; `jobs`: name -> last run;
-    `bound`: what a view is bound to."""
+    """One object. `columns` maps a name to (id, type, nullable), and `jobs` a name to the last run. `rows` holds paths
+    of segments, `bound` the objects that a view is bound to."""
 
     id: str = ""
     properties: dict[str, str] = {}
@@ -99,7 +99,8 @@ def edited(properties: dict[str, str], operation: Any) -> dict[str, str]:
 
 
 def apply(state: State, operation: Operation, transaction_id: str, past: Mapping[int, State]) -> State:
-    """The state after one operation; Impossible when it cannot be. `past`: states by version."""
+    """Return the state after one operation. Raise Impossible when the operation is impossible. `past` maps versions to
+    states."""
     new = dict(state)
     name = operation.target
     home = fmt.namespace_name(name.namespace)
@@ -217,7 +218,7 @@ def run(state: State, transaction: Transaction, past: Mapping[int, State]) -> St
 
 
 def answer(state: State, read: Read) -> object:
-    """What a read gives at a state."""
+    """Return the answer to a read at a state."""
     if "SHOW" in read.type:
         listed = {
             "NAMESPACES": Kind.NAMESPACE,
@@ -245,7 +246,7 @@ def answer(state: State, read: Read) -> object:
     return (thing, bound_to(state, read.name)) if thing is not None else None
 
 
-# --- the same of a stored catalog ------------------------------------------------------------------
+# --- the model's state, read from a stored catalog -------------------------------------------------
 
 
 async def observed(journal: Journal, version: int) -> State:
@@ -290,7 +291,7 @@ COLUMNS = (Column(id=1, name="c", type="INT4"), Column(id=2, name="d", type="INT
 
 
 class History:
-    """One catalog, the transactions that were committed on it, and its states by version."""
+    """One catalog, the transactions committed on it, and its states by version."""
 
     def __init__(self, seed: int, lake: Lake, template: Template) -> None:
         self.rng = random.Random(seed)
@@ -379,7 +380,7 @@ class History:
                 pipeline = state.get(fmt.pipeline_name(name), Thing())
                 other = random.Random(
                     f"{name} {job} {pipeline.jobs}"
-                )  # what else a seed does stays as it was
+                )  # other choices of a seed stay the same
                 former = other.choice("jk") if other.random() < 0.3 else ""
                 return AdvancePipeline(
                     name=name,
@@ -439,7 +440,7 @@ class History:
                 if isinstance(answer, Committed):
                     self.committed.append((transaction, answer))
                 elif answer is not None:
-                    # Judged on the version before the one that its neighbours made.
+                    # The refused transaction was judged on the version before its neighbours' version.
                     made = any(isinstance(other, Committed) for other in answers)
                     self.refused.append((transaction, answer, head - made))
             waiting = [t for t, a in zip(waiting, answers, strict=True) if a is None]
@@ -456,7 +457,7 @@ OPERATIONS = (
 
 
 def judge(history: History) -> str:
-    """What is wrong with a history, or nothing."""
+    """Return what is wrong with a history, or an empty text."""
     for transaction, error, version in history.refused:
         if isinstance(error, Conflict):
             continue
@@ -494,7 +495,7 @@ def judge(history: History) -> str:
 
 def has_serial_order(history: History) -> bool:
     def loose(state: State) -> State:
-        # Which ids columns got depends on the order, and nobody reads them.
+        # The ids of columns depend on the order, and no read shows them.
         return {
             name: thing.but(columns={c: (0, *rest) for c, (_, *rest) in thing.columns.items()})
             for name, thing in state.items()
@@ -503,7 +504,7 @@ def has_serial_order(history: History) -> bool:
     def explains(order: tuple[tuple[Transaction, Committed], ...]) -> bool:
         for (first, _), (_, later) in itertools.combinations(order, 2):
             if later.version <= first.begin_version:
-                return False  # it had been answered before the first one began
+                return False  # the later one was answered before the first began
         state = history.states[history.base]
         for transaction, _ in order:
             begin = history.states[transaction.begin_version]
@@ -519,7 +520,7 @@ def has_serial_order(history: History) -> bool:
 
 
 def cells(state: State) -> dict[tuple[str, ...], object]:
-    """A state taken apart into what one can change without the other."""
+    """Split a state into cells that can change independently."""
     found: dict[tuple[str, ...], object] = {}
     for name, thing in state.items():
         key = str(name)
@@ -532,13 +533,13 @@ def cells(state: State) -> dict[tuple[str, ...], object]:
 
 
 def lost_update(transaction: Transaction, begin: State, before: State, past: Mapping[int, State]) -> str:
-    """How the transaction did something else than it would have done to the state that it began at."""
+    """Return how the transaction acted differently than at its begin version, or an empty text."""
     after_begin, after = run(begin, transaction, past), run(before, transaction, past)
     gone = {n for n in before if n not in after or before[n].id != after[n].id}
     for name in gone:
         if name not in begin or begin[name].id != before[name].id:
             return f"it drops another {name} than it saw"
-    # What a cascade would have dropped, and another has already.
+    # Objects that a cascade would have dropped, and that another transaction dropped first.
     gone |= {n for n in begin if n not in after_begin or begin[n].id != after_begin[n].id}
     ids = {thing.id for thing in begin.values()}
     fresh = {n for n in after_begin if n not in begin or begin[n].id != after_begin[n].id}
@@ -561,14 +562,14 @@ def lost_update(transaction: Transaction, begin: State, before: State, past: Map
         old, new = cells_begin.get(cell), cells_after_begin.get(cell)
         old_now, new_now = cells_before.get(cell), cells_after.get(cell)
         if old == new and old_now == new_now:
-            continue  # none of its business
+            continue  # this transaction does not change the cell
         if new_now == old_now == new:
-            continue  # another did the same
+            continue  # another transaction did the same
         if cell[1] == "column" and old == old_now and isinstance(new, tuple) and isinstance(new_now, tuple):
             is_used = cell[0] in files_go_by_ids
             is_new = not isinstance(old, tuple) or old[0] not in (new[0], new_now[0])
             if is_new and (new == new_now if is_used else new[1:] == new_now[1:]):
-                continue  # a new column, perhaps in place of one that was dropped, perhaps under another id
+                continue  # a new column: it may replace a dropped column or have another id
         if (old, new) != (old_now, new_now):
             return f"{cell} was to go from {old} to {new}, and went from {old_now} to {new_now}"
     return lost_rows(transaction, begin, before, passed_over, past) or broken_binding(
@@ -609,7 +610,7 @@ def broken_binding(transaction: Transaction, begin: State, before: State) -> str
         for reference in operation.references:
             name = fmt.table_name(reference.namespace, reference.name)
             if name not in begin or name not in before or begin[name].id != before[name].id:
-                continue  # made by itself, or a view
+                continue  # a table that the transaction itself made, or a view
             for column, what in begin[name].columns.items():
                 if before[name].columns.get(column) != what:
                     return f"{operation.target} is bound to column {column} of {name}, which has changed"
@@ -670,7 +671,7 @@ async def test_histories_are_isolated(template: Template, lane_count: Callable[[
         conflicts_count += sum(isinstance(error, Conflict) for _, error, _ in history.refused)
         committed += len(history.committed)
         overlapping += sum(c.version > t.begin_version + 1 for t, c in history.committed)
-    # Neither all nor nothing is refused, and much was executed again on a newer version.
+    # Some transactions are refused and some commit, and many were executed again on a newer version.
     assert conflicts_count > committed / 10
     assert overlapping > committed / 5
 
@@ -685,7 +686,7 @@ WEAKER = [
     (Stake.SEEN_ROWS, Aspect.COLUMN),
     (Stake.SEEN_EXISTENCE, Aspect.DROPPED),
     (Stake.EMPTIED, Aspect.CHILD_ADDED),
-    # within hundreds
+    # found within hundreds of histories
     (Stake.COLUMN, Aspect.COLUMN),
     (Stake.FILES, Aspect.COLUMN),
     (Stake.DEFINITION, Aspect.WHOLE),
@@ -696,8 +697,8 @@ WEAKER = [
     (Stake.SEEN_NAMES, Aspect.CHILD_REMOVED),
     (Stake.SEEN_ROWS, Aspect.ROWS_REPLACED),
 ]
-"""Rules whose loss nothing else makes good. Without others (creating what is there, using what was dropped) the
-execution refuses, or they need more than these histories do."""
+"""Rules that no other check replaces. Without the other rules (creating an existing object, using a dropped one) the
+execution refuses, or their loss shows only in longer histories."""
 
 
 async def test_weaker_rules_are_found_out(

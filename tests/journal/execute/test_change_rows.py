@@ -1,4 +1,6 @@
-"""Changing rows: what a reader sees after any interleaving of changes, appends, overwrites, restores, compactions."""
+"""Changing rows: the rows that a reader sees after any interleaving of changes, appends, overwrites, restores,
+compactions.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ class Done(NamedTuple):
 
 
 def may_conflict(labels: set[str], others: set[str]) -> bool:
-    """Only where the rules say. A rough table: what is certain never to conflict."""
+    """Return whether the rules allow a conflict. This rough table names the combinations that never conflict."""
     if not others:
         return False
     if labels == {"append"}:
@@ -71,7 +73,7 @@ def may_conflict(labels: set[str], others: set[str]) -> bool:
 
 
 class History:
-    """Concurrent transactions against a naive model: the rows that are there, and who saw what."""
+    """Concurrent transactions against a naive model: the existing rows, and the versions that each author saw."""
 
     def __init__(self, side: Lakeside, rng: random.Random) -> None:
         self.side = side
@@ -91,7 +93,7 @@ class History:
         return found
 
     async def commit(self, journal: Journal, authors: Sequence[Author]) -> None:
-        """As one group, which may become several versions."""
+        """Commit the authors as one group, which may become several versions."""
         waiting = list(authors)
         while waiting:
             answers = await journal.commit_group([author.transaction() for author in waiting])
@@ -115,8 +117,8 @@ class History:
 
 
 async def run_history(seed: int, rounds: int) -> list[Done]:
-    """Rounds of transactions that begin together, or a version apart, and commit in any order and any groups, through
-    two processes."""
+    """Run rounds of transactions that begin at the same version or one version apart. They commit in any order and in
+    any groups, through two processes."""
     rng = random.Random(seed)
     side = await Lakeside.make(seed=seed)
     other = await side.lake.open()
@@ -146,12 +148,12 @@ async def run_history(seed: int, rounds: int) -> list[Done]:
 
 @given(seed=st.integers(0, 1 << 32))
 def test_any_interleaving_leaves_the_rows_that_its_authors_meant(seed: int) -> None:
-    """With tiers so small that segments merge all the time."""
+    """The tiers are so small that segments merge all the time."""
     with small_tiers():
         asyncio.run(run_history(seed, 5))
 
 
-# --- one at a time ---------------------------------------------------------------------------------
+# --- one change at a time --------------------------------------------------------------------------
 
 
 async def test_a_predicate_hides_what_its_author_saw_and_own_rows() -> None:
@@ -217,7 +219,8 @@ async def test_predicates_go_with_the_last_file_that_they_apply_to() -> None:
 
 
 async def test_what_a_compaction_worked_in_is_not_forgotten() -> None:
-    """A row was deleted, by who had seen less than the one that changes it; a compaction then took all traces of it."""
+    """A transaction deleted a row, and a transaction that changes the row had not seen this. Then a compaction removed
+    all traces of the row."""
     side = await make_lakeside([1, 5])
     deleting = await side.author()
     await deleting.delete(equals(5), on_read=True)
@@ -288,7 +291,8 @@ async def test_several_changes_of_one_table_in_one_version() -> None:
 
 
 async def test_a_lost_slot_and_a_lost_reply() -> None:
-    """Executed again on what the winner left; the same request again gets the recorded answer."""
+    """A change that loses its slot is executed again on the winner's version. A retry of the same request gets the
+    recorded answer."""
     side = await make_lakeside([1, 2], [3, 4])
     stale = await side.lake.open()
     author = await side.author()
@@ -331,7 +335,7 @@ async def test_what_a_serializable_transaction_read() -> None:
 
 
 async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
-    """What the first version makes of segments is on its way when the second one needs it."""
+    """The segments that the first version makes are still being written when the second version needs them."""
     side = await make_lakeside([1, 2], [3, 4])
     first, second = await side.author(), await side.author()
     await first.delete(equals(1), on_read=False)
@@ -361,7 +365,7 @@ async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
     await side.sound()
 
 
-# --- refused ---------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------
 
 
 async def test_changes_that_are_refused() -> None:
@@ -432,7 +436,7 @@ def with_rows(file: DataFile, count: int) -> DataFile:
 
 
 async def test_claimed_rows_never_overflow() -> None:
-    """Of a file, of a table, and of what merging makes of ten."""
+    """This holds for the rows of a file, of a table, and of ten merged segments."""
     side = await Lakeside.make()
     most = 1 << 48
     flawed = with_rows(await side.file(side.lake.identities.uuid7(), side.new_rows([1])), most + 1)
@@ -455,7 +459,8 @@ async def test_claimed_rows_never_overflow() -> None:
 
 
 async def test_a_delete_with_change_files_meets_what_others_deleted() -> None:
-    """A feed would tell the rows twice. Without change files it tells them once, and both go through."""
+    """A feed would report the rows twice. Without change files the feed reports them once, and both transactions
+    commit."""
     for has_changes in (False, True):
         side = await make_lakeside([1, 2], [3])
         author, other = await side.author(), await side.author()
@@ -483,10 +488,11 @@ async def test_a_delete_with_change_files_meets_what_others_deleted() -> None:
 
 
 async def test_how_many_are_compared() -> None:
-    """Within the budgets files and predicates decide; above them what nobody looked at conflicts."""
+    """Within the budgets, files and predicates decide. Above the budgets, rows that were not compared count as a
+    conflict."""
 
     async def outcome(rival: Where, mine: Sequence[Where]) -> bool:
-        """Whether an update by predicates is refused."""
+        """Return whether an update by predicates is refused."""
         side = await make_lakeside([1], [2, 4])
         author, other = await side.author(), await side.author()
         await other.delete(rival, on_read=True)
@@ -511,8 +517,8 @@ async def test_how_many_are_compared() -> None:
     assert not await outcome(equals(1), [equals(2), equals(7)])
     assert not await outcome(equals(2), [equals(4), equals(7)])
     with mock.patch.object(row_changes, "COMPARED_MAX", 1):
-        assert not await outcome(equals(1), [equals(2), equals(7)])  # no file has both
-        assert await outcome(equals(2), [equals(4), equals(7)])  # a file has both, though no row
+        assert not await outcome(equals(1), [equals(2), equals(7)])  # no file has both values
+        assert await outcome(equals(2), [equals(4), equals(7)])  # a file has both values, but no row has both
         assert await outcome(below(3), [equals(2), equals(7)])
     with mock.patch.object(row_changes, "LOOKS_MAX", 9):
         assert await outcome(odd, [equals(7), equals(8)])
@@ -538,7 +544,7 @@ async def test_additions_of_all_segments_are_counted_together() -> None:
 
 
 async def test_one_transaction_adds_a_file_once() -> None:
-    """Under whatever segments: also where the first of them is no segment of the table any more."""
+    """Two segments may not both list the file, even when the first segment is no longer in the table."""
     side = await make_lakeside([1])
     author = await side.author()
     file = await side.file(author.id, side.new_rows([5]))
@@ -574,7 +580,7 @@ async def test_every_lost_segment_and_data_file_is_named() -> None:
 
 
 async def test_a_definition_that_lists_other_files_is_named() -> None:
-    """Another sequence, fewer predicates, a segment left out: with sums that are right."""
+    """The definition has another sequence, fewer predicates, or a missing segment; its sums are right."""
     side = await make_lakeside([1, 2], [3])
     author = await side.author()
     await author.delete(equals(1), on_read=True)
@@ -600,7 +606,7 @@ async def test_a_damaged_segment_stops_what_needs_it_and_nothing_else() -> None:
     side = await make_lakeside(*[[number] for number in range(9)])
     damaged = (await side.table()).segments[4]
     good = await side.lake.storage.read(damaged.path, size_max=1 << 20)
-    for number in range(9, 12):  # the ten oldest are due at the first
+    for number in range(9, 12):  # the first commit merges the ten oldest
         author = await side.author()
         await author.append([number])
         await side.lake.storage.put(damaged.path, good[:-3])

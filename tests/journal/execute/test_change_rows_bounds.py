@@ -1,4 +1,4 @@
-"""Changing rows: what is refused, what is done aside, and what nobody pays for, where it becomes much."""
+"""Changing rows in large numbers: refusals, work in threads, and limits of the work done for other transactions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_nobody_saw_what_came_after_the_begin_version() -> None:
     assert f"above 2, which the table had at version {begin}" in error.message
     assert error.version == begin
     await side.journal.commit(claims(2))
-    # One that is too low is believed: the predicate then applies to less.
+    # A lower base sequence is accepted: the predicate then applies to fewer segments.
     await side.journal.commit(claims(0))
     table = await side.table()
     assert [predicate.sequence for predicate in table.delete_predicates] == [2]
@@ -114,7 +114,7 @@ async def test_a_base_sequence_at_the_newest_version_is_judged_too() -> None:
 
 
 async def test_what_was_renamed_or_brought_back_by_the_transaction_is_not_judged_by_its_name() -> None:
-    """Another table had that name at the begin version, or the same one with less in it."""
+    """At the begin version the name belonged to another table, or to the same table with fewer rows."""
     side = await make_lakeside([1], [2])
     id = side.lake.identities.uuid7()
     other = CreateTable(
@@ -147,11 +147,11 @@ async def test_what_was_renamed_or_brought_back_by_the_transaction_is_not_judged
     assert [predicate.sequence for predicate in (await side.table()).delete_predicates] == [2, sequence + 1]
 
 
-# --- how much is made anew -------------------------------------------------------------------------
+# --- how much is rewritten -------------------------------------------------------------------------
 
 
 async def wide(files: int) -> Lakeside:
-    """A table of one segment."""
+    """Return a lake whose table has one segment of `files` files."""
     side = await Lakeside.make()
     author = await side.author()
     await author.append(range(files), files)
@@ -160,7 +160,7 @@ async def wide(files: int) -> Lakeside:
 
 
 async def removing(side: Lakeside, *ids: int) -> Author:
-    """One operation for each."""
+    """Return an author with one delete operation for each id."""
     author = await side.author()
     for id in ids:
         await author.delete(equals(id), on_read=False)
@@ -171,7 +171,7 @@ async def test_segments_that_are_made_anew_have_a_bound_of_their_own(monkeypatch
     side = await wide(20)
     (segment,) = (await side.table()).segments
     size = segment.segment_size_bytes
-    monkeypatch.setattr(fmt, "DEFINITIONS_SIZE_BYTES_MAX", size)  # of these they are none
+    monkeypatch.setattr(fmt, "DEFINITIONS_SIZE_BYTES_MAX", size)  # it does not bound rewritten segments
     await side.journal.commit((await removing(side, 1, 2)).transaction())
     author = await removing(side, 3, 4, 5)
     monkeypatch.setattr(fmt, "SEGMENTS_MADE_SIZE_BYTES_MAX", 2 * size)
@@ -198,7 +198,7 @@ async def test_what_a_group_makes_anew_is_bounded_too(monkeypatch: pytest.Monkey
 
 
 async def test_nobody_merges_without_end_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many tables in one transaction some have their small segments merged by the next one."""
+    """The next transaction merges the small segments of some, not all, of many tables."""
     side = await Lakeside.make()
     ids = [side.table_id, side.lake.identities.uuid4()]
     other = CreateTable(namespace="a", name="u", table_id=ids[1], columns=(await side.table()).columns)
@@ -226,11 +226,11 @@ async def test_nobody_merges_without_end_for_others(monkeypatch: pytest.MonkeyPa
     assert await counts() == [2, 2]
 
 
-# --- what is read ----------------------------------------------------------------------------------
+# --- reads -----------------------------------------------------------------------------------------
 
 
 class Counted(MemoryStorage):
-    """Counts the requests for manifest segments."""
+    """Count the requests for manifest segments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class Counted(MemoryStorage):
 
 
 async def test_what_many_tables_merge_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a process that has none of it in memory; and each operation is executed once."""
+    """A process without segments in memory reads them in one request, and executes each operation once."""
     monkeypatch.setattr(segments_module, "FANOUT", 3)
     monkeypatch.setattr(row_operations, "FANOUT", 3)
     storage = Counted()
@@ -296,12 +296,12 @@ async def test_what_many_tables_merge_is_read_at_once(monkeypatch: pytest.Monkey
         assert len(definition.segments) == 1
 
 
-# --- aside -----------------------------------------------------------------------------------------
+# --- work in threads -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_much", [False, True])
 async def test_much_is_looked_at_in_a_thread(is_much: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judging of rivals, the checks of what comes, and the segments that are made anew."""
+    """Threads judge rivals, check incoming segments, and rewrite segments."""
     threads: dict[str, set[bool]] = {}
 
     def noted(module: object, name: str) -> None:
@@ -344,7 +344,7 @@ NUMBERS = (-1, 1 << 48, 1 << 63, 1 << 64, 1 << 80)
 
 @pytest.mark.parametrize("number", NUMBERS)
 async def test_numbers_that_cannot_be_are_refused(number: int) -> None:
-    """Whoever sends them: nothing is committed, and the catalog goes on."""
+    """An impossible number in a request commits nothing, and the catalog stays usable."""
     side = await make_lakeside([1], [2])
     author = await side.author()
     await author.change(ChangeMode.MERGE, equals(1), side.new_rows([5]), on_read=True)
@@ -368,7 +368,7 @@ async def test_numbers_that_cannot_be_are_refused(number: int) -> None:
         (segment,) = getattr(good, which)
         for field in fields:
             if number == 1 << 48 and field.endswith("sequence"):
-                continue  # it means nothing there
+                continue  # the field means nothing there
             wrong = msgspec.structs.replace(segment, **{field: number})
             answer = await asked(**{which: (wrong,)})
             if isinstance(answer, Committed):

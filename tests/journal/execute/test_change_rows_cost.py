@@ -1,4 +1,4 @@
-"""Changing rows: what it costs, whatever a table has grown to."""
+"""The cost of changing rows does not grow with the table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from alpheus_journal.workspace.context import Executed
 
 
 class CountingStorage(MemoryStorage):
-    """Counts requests and bytes written."""
+    """Count requests and bytes written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ async def test_the_cost_of_an_append_stays_flat(lane_count: Callable[[int, int],
 
 
 async def test_segments_that_nobody_merged_are_merged_in_time() -> None:
-    """As catalogs of earlier releases have them: what is recorded stays true, and the backlog shrinks."""
+    """Catalogs of earlier releases have such segments. The recorded sums stay true, and the backlog shrinks."""
     with mock.patch("alpheus_journal.execute.rows.FANOUT", 1_000_000):
         side = await make_lakeside(*[[number] for number in range(40)])
     assert len((await side.table()).segments) == 40
@@ -143,7 +143,7 @@ async def test_merges_of_many_tables_execute_no_operation_twice_but_their_own() 
 
 
 async def test_committing_imports_no_pandas() -> None:
-    """Half a second in the event loop of whoever commits first."""
+    """The import would take half a second in the event loop of the first commit."""
     side = await Lakeside.make()
     first, second = await side.author(), await side.author()
     for number in range(12):
@@ -204,7 +204,7 @@ async def test_very_many_files(lane_count: Callable[[int, int], int]) -> None:
 
 
 def test_the_definition_of_a_hundred_thousand_files_is_small() -> None:
-    """Appended one by one: nine segments at most of each tier, and the large ones."""
+    """After 100,000 single appends a table has at most nine segments of each tier, and the large segments."""
     counts: Counter[int] = Counter()
     segments: list[int] = []
     for _ in range(100_000):
@@ -247,7 +247,7 @@ def test_the_definition_of_a_hundred_thousand_files_is_small() -> None:
 async def test_the_cost_of_an_append_to_a_large_table_stays_flat(
     lane_count: Callable[[int, int], int],
 ) -> None:
-    """Filled a thousand files at a time, so that what grows with the files is all that there is."""
+    """The table is filled a thousand files at a time, so that the test measures only costs that grow with the files."""
     storage = CountingStorage()
     side = await Lakeside.make(storage)
 
@@ -278,7 +278,7 @@ async def test_the_cost_of_an_append_to_a_large_table_stays_flat(
     table = await side.table()
     assert table.file_count == target + 40
     assert len(table.segments) <= target // 10_000 + 20
-    # The rare merge: bounded, and each entry is written once more by it.
+    # The rare merge is bounded, and it writes each entry once more.
     entry = max(s.segment_size_bytes / s.file_count for s in table.segments if s.file_count >= 1_000)
     assert max(bulk) < segments_module.LAST_TIER_SIZE_BYTES_MAX
     assert sum(bulk) < target * entry + 20_000 * len(bulk)

@@ -1,5 +1,6 @@
-"""No counter of a table ever goes back: a column id handed out twice would let old data files be read under a wrong
-column."""
+"""No counter of a table ever decreases. If a column id were reused, old data files would be read under a wrong
+column.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ NAMES = ("x", "y")
 
 
 async def tables_of(journal: Journal, version: int | None = None) -> dict[str, TableDef]:
-    """By full name."""
+    """Return all tables by full name."""
     found: dict[str, TableDef] = {}
     for space in (await journal.list(version, Kind.NAMESPACE)).names:
         names = [
@@ -70,7 +71,7 @@ def undrop(name: str, version: int, new: str = "") -> Undrop:
 
 
 async def one_table() -> tuple[Lake, Journal]:
-    """a.t at version 1, with column 1."""
+    """Make the table a.t at version 1, with column 1."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"), lake.table("a", "t"))
@@ -142,7 +143,7 @@ async def test_dropped_and_back_in_one_transaction() -> None:
 
 
 async def test_the_last_definition_is_damaged() -> None:
-    """What was done to the one before tells."""
+    """The operations on the definition before it tell the counters."""
     lake, journal = await one_table()
     table_id = (await tables_of(journal))["a.t"].id
     await lake.commit(journal, add_to("t", "b"))
@@ -164,7 +165,7 @@ async def test_the_last_definition_is_damaged() -> None:
     await lake.commit(journal, undrop("t", 2))
     assert counters((await tables_of(journal))["a.t"]) == reached
     version = journal.head.version
-    # Where a return is damaged, nothing tells.
+    # Where a restored definition is damaged, no record tells the counters.
     (stored,) = (await journal.load(None, [fmt.table_name("a", "t")])).objects
     assert stored is not None
     await lake.storage.delete(stored.path)
@@ -191,8 +192,8 @@ def random_operation(rng: random.Random, tables: dict[str, TableDef], head: int,
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_happens_to_a_table(seed: int) -> None:
-    """Histories at random, several operations a transaction: of each table's id the counters only rise, and no two
-    columns ever have one id."""
+    """In random histories with several operations a transaction, the counters of each table id only rise, and no two
+    columns ever share an id."""
     rng = random.Random(seed)
     lake = Lake(seed=seed)
     journal = await lake.create(order=3)

@@ -1,5 +1,6 @@
-"""Executing operations: what is refused and how it is told, and a transaction's view of its own writes, which must
-be what committing the same operations gives."""
+"""Executing operations: refusals and their words, and a transaction's view of its own writes, which must equal a commit
+of the same operations.
+"""
 
 from __future__ import annotations
 
@@ -116,10 +117,10 @@ def test_good_columns() -> None:
             column(7, "l", "LIST", element=column(8, "element", "VARCHAR")),
         )
     )  # fmt: skip
-    check_columns(tuple(column(n, f"c{n}") for n in range(1, 10_001)))  # not quadratic
+    check_columns(tuple(column(n, f"c{n}") for n in range(1, 10_001)))  # the time is not quadratic
 
 
-# --- what is refused -------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------
 
 
 async def base() -> tuple[Lake, Journal]:
@@ -327,7 +328,7 @@ def test_reading_inside_a_transaction_is_reading_after_it(seed: int) -> None:
                 apply_to_model(mine, operation, id, past)
             except (AssertionError, KeyError) as impossible:
                 if "lives elsewhere" in str(impossible):
-                    continue  # only the commit can tell
+                    continue  # only the commit can decide
                 possible = False
             answer = ""
             try:
@@ -341,7 +342,7 @@ def test_reading_inside_a_transaction_is_reading_after_it(seed: int) -> None:
             else:
                 assert answer, f"{operation} is not possible, and nobody said so"
             if answer and rng.random() < 0.3:
-                # What the commit says of the same is the same.
+                # The commit refuses the same operation with the same kind.
                 again = Transaction(id=id, begin_version=begin, operations=(*accepted, operation))
                 await raises(AlpheusError, journal.commit(again), kind=answer)
                 assert journal.head.version == begin
@@ -360,7 +361,7 @@ async def same_view(
     begin: int,
     rng: random.Random,
 ) -> None:
-    """The overlay reads as a catalog on which the same was committed."""
+    """Check that the overlay reads like a catalog on which the same operations were committed."""
     from alpheus_journal.storage.memory import MemoryStorage
     from alpheus_journal.testing import listed
 
@@ -382,7 +383,7 @@ async def same_view(
                 await raises(NotFound, overlay.list(kind, namespace, prefix, limit, at), kind="no_namespace")
                 continue
             names, more = await overlay.list(kind, namespace, prefix, limit, at)
-            # A page may end early; then it says that there is more.
+            # A page may end early; then it says that more names follow.
             assert names == list(page.names)[: len(names)], (kind, namespace, prefix, limit, at)
             assert more or names == list(page.names)
             collected, position = list(names), names[-1] if names else at
@@ -403,7 +404,7 @@ async def same_view(
 
 
 async def test_dropping_what_a_namespace_holds_step_by_step() -> None:
-    """Each try looks again: after one drop, one more child must be known."""
+    """Each attempt looks again: after a drop, the next child must be found."""
     lake, journal = await base()
     await lake.commit(journal, lake.table("a", "u"), lake.table("a", "v"))
     overlay = await overlay_of(journal, lake.identities.uuid7(), 2)
@@ -418,7 +419,7 @@ async def test_dropping_what_a_namespace_holds_step_by_step() -> None:
 
 
 async def test_files_inside_a_transaction() -> None:
-    """The overlay cannot open segments, but knows everything else that the commit would refuse."""
+    """The overlay cannot open segments, but it makes every other refusal that the commit makes."""
     lake, journal = await base()
     overlay = await overlay_of(journal, lake.identities.uuid7(), 1)
     for operation, kind in REFUSED:

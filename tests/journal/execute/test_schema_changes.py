@@ -1,4 +1,4 @@
-"""Columns that change: ids for life, types that only widen, what stays refused, and what a rebase does to new ids."""
+"""Changing columns: ids for life, types that only widen, refusals, and the new ids that a rebase assigns."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ONE = (1).to_bytes(8, "little")
 
 
 def both(data: bytes) -> dict[str, bytes]:
-    """The defaults of a new column."""
+    """Return both defaults of a new column, with the same value."""
     return {"initial_default": data, "write_default": data}
 
 
@@ -336,7 +336,7 @@ async def test_each_change_is_a_schema_of_its_own() -> None:
 
 
 async def test_two_writers_add_columns() -> None:
-    """The later one's ids are given anew; a writer that has used its ids is told to begin again."""
+    """The later writer's columns get new ids. A writer that has already used its ids must start again."""
     lake, journal, table = await lake_with_table()
     await lake.commit(journal, UpdateTable(namespace="a", name="t", add_columns=(new("d"),)))
     first = lake.transaction(
@@ -468,7 +468,7 @@ def test_a_default_of_another_kind_is_refused(kind: str, value: Any) -> None:
 
 
 async def test_defaults_of_two_writers() -> None:
-    """Of one column they conflict; of two, and with rows that come in, they do not."""
+    """Defaults of one column conflict. Defaults of two columns do not conflict, nor do defaults and appended rows."""
     lake, journal, table = await lake_with_table()
     await lake.commit(journal, UpdateTable(namespace="a", name="t", add_columns=(new("d"), new("e"))))
     begin = journal.head.version
@@ -494,7 +494,7 @@ async def test_defaults_of_two_writers() -> None:
 
 
 async def test_a_required_column_with_a_default_joins_a_table_with_rows() -> None:
-    """Files of those who did not know of it come in as well."""
+    """Files of a writer that did not know of the column are appended too."""
     lake, journal, table = await lake_with_table()
     id, late = lake.identities.uuid7(), lake.identities.uuid7()
     begin = journal.head.version
@@ -564,10 +564,10 @@ def data_file(**counts: int) -> DataFile:
     ("counts", "reason"),
     [
         ({"_1": 2, "_2": 2}, ""),
-        ({"_1": 2}, ""),  # lacks a column that came later: reads NULL
+        ({"_1": 2}, ""),  # lacks a later column: reads NULL
         ({"_1": 2, "_2": 2, "_6": 2}, "column id 6"),
         ({"_2": 2}, "required column 'id'"),
-        ({"_1": 2, "_3": 2}, "column id 3"),  # of a column dropped since
+        ({"_1": 2, "_3": 2}, "column id 3"),  # has a column that was dropped since
     ],
 )
 def test_files_written_under_an_older_schema(counts: dict[str, int], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Subscriptions without consumers: the entry and its claims, the file of an epoch, and whose turn it is."""
+"""Subscriptions without consumers: the entry and its claims, the file of an epoch, and the time to claim."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_hostile_positions(data: bytes) -> None:
         decode_position(bytes(POSITION_SIZE_BYTES_MAX + 1), PATHS[0])
 
 
-# --- whose turn it is ------------------------------------------------------------------------------
+# --- when to claim ---------------------------------------------------------------------------------
 
 
 class Time:
@@ -126,7 +126,7 @@ def test_a_lease_runs_out_when_nothing_changed_between_two_looks() -> None:
     assert watch.wait_seconds(HELD, POSITION, time()) == 0.5
     time.now += 0.4
     asked = time()
-    time.now += 10  # the look itself took long: what it saw may be old
+    time.now += 10  # the look itself took long: its result may be old
     assert watch.wait_seconds(HELD, POSITION, asked) > 0
     assert watch.wait_seconds(HELD, POSITION, time()) == 0.0
 
@@ -137,7 +137,7 @@ def test_any_change_is_a_sign_of_life() -> None:
     for seen in (
         (HELD, POSITION),
         (HELD, msgspec.structs.replace(POSITION, beat=4)),
-        (HELD, POSITION),  # an older write that came late
+        (HELD, POSITION),  # a late older write
         (msgspec.structs.replace(HELD, epoch=2, position_path=PATHS[1]), None),
         (msgspec.structs.replace(HELD, id=OTHER), None),
     ):
@@ -174,7 +174,8 @@ def test_the_newest_position_counts() -> None:
 
 @pytest.mark.parametrize("digits", [32, 64])
 async def test_the_life_of_an_entry(digits: int) -> None:
-    """Created, claimed, reset, claimed, dropped; what was recorded gives the same again (`check`)."""
+    """An entry is created, claimed, reset, claimed again and dropped. A `check` of the recorded operations gives the
+    same entry."""
     lake = Lake()
     journal = await lake.create(version_digits=digits)
     fields = {

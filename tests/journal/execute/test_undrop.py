@@ -1,4 +1,4 @@
-"""What ends and comes back: namespaces with all inside, tables restored and undropped, Iceberg pointers."""
+"""Dropping and restoring: namespaces with their contents, tables restored and undropped, Iceberg pointers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def verify(journal: Journal) -> None:
 
 
 async def told_again(journal: Journal, committed: Committed) -> None:
-    """The outcome, computed from what is recorded, counts the same rows."""
+    """Check that the outcome, computed from the recorded version, counts the same rows."""
     outcome = await journal.outcome(committed.transaction_id)
     assert outcome.commit is not None
     counted = (outcome.commit.rows_added, outcome.commit.rows_removed)
@@ -119,7 +119,7 @@ async def told_again(journal: Journal, committed: Committed) -> None:
 
 
 async def filled() -> tuple[Lake, Journal, str]:
-    """a.t with 5 rows at version 2, 3 more at version 3, a further column at 4."""
+    """Make a.t with 5 rows at version 2, 3 more rows at version 3, and one more column at version 4."""
     lake = Lake()
     journal = await lake.create(order=3)
     table = lake.table("a", "t")
@@ -192,7 +192,7 @@ async def test_a_past_that_has_expired() -> None:
     ):
         error = await raises(Expired, lake.commit(journal, operation), kind="version_expired")
         assert error.oldest == 4
-    await verify(journal)  # replays what it can
+    await verify(journal)  # this replays the versions that are kept
 
 
 # --- undropping ------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ async def test_what_was_renamed_does_not_come_back_a_second_time() -> None:
     assert "exists as table b.other" in error.message
     await lake.commit(journal, DropNamespace(name="a"))
     await raises(AlreadyExists, lake.commit(journal, undrop(Kind.NAMESPACE, "a", "", 4)))
-    # In one transaction it can move out of the way.
+    # In one transaction the table can move out of the way.
     await lake.commit(
         journal, DropTable(namespace="b", name="other"), undrop(Kind.NAMESPACE, "a", "", 4, new=("c", ""))
     )
@@ -390,7 +390,7 @@ async def test_wide_operations_are_few() -> None:
     await verify(journal)
 
 
-# --- conflicts of what happens at once -------------------------------------------------------------
+# --- conflicts of concurrent changes ---------------------------------------------------------------
 
 
 async def test_a_child_made_meanwhile_stops_a_cascade() -> None:

@@ -1,4 +1,4 @@
-"""Views: what is refused, what binds them to tables and to each other, and that both sides stay in step."""
+"""Views: refusals, bindings to tables and to other views, and agreement of both sides of a binding."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ async def test_an_object_of_the_other_padding_is_renamed_and_dropped(state: bool
 
 @pytest.mark.parametrize("digits", [32, 64])
 async def test_a_name_under_both_paddings_is_dropped_twice(digits: int) -> None:
-    """Another writer did not find ours, and made a second one. Ours counts; dropping it uncovers the other."""
+    """Another writer did not find our table, and made a second one. Ours counts; dropping it uncovers the other."""
     lake = Lake()
     journal = await lake.create(order=16, version_digits=digits)
     await lake.commit(journal, lake.namespace("a"), lake.table("a", "ü"))
@@ -323,18 +323,18 @@ async def test_a_name_under_both_paddings_is_dropped_twice(digits: int) -> None:
     assert found == ["foreign_write"]
 
 
-# --- definitions of others -------------------------------------------------------------------------
+# --- definitions of other writers ------------------------------------------------------------------
 
 
 async def plant(lake: Lake, journal: Journal, name: ObjectName, definition: TableDef | ViewDef) -> None:
-    """Overwrite a stored definition, as no writer of ours would."""
+    """Overwrite a stored definition, as none of our writers would."""
     (stored,) = (await journal.load(None, [name])).objects
     assert stored is not None
     await lake.storage.put(stored.path, encode_definition(definition))
 
 
 async def test_what_somebody_else_put_into_a_definition_survives() -> None:
-    """Field 999 of a table and of a view, through updates, a binding, a rename and a replacement."""
+    """Field 999 of a table and of a view survives updates, a binding, a rename and a replacement."""
     strange = b"\xba\x3e\x05hello"
     lake, journal = await base()
     await lake.commit(journal, create("v", binding=False))
