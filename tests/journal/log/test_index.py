@@ -1,4 +1,4 @@
-"""The index of ids and keys: what it says equals what reading every root says, whatever became of its files."""
+"""The index of ids and keys answers like a reader of every root, whatever happened to the index files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from alpheus_journal.tree.node import encode_node
 CATALOG = "11111111-1111-4111-8111-111111111111"
 SOME = "22222222-2222-4222-8222-222222222222"
 
-# --- pure ------------------------------------------------------------------------------------------
+# --- pure functions --------------------------------------------------------------------------------
 
 Entries = list[tuple[int, int]]
 
@@ -192,7 +192,7 @@ def test_gaps(parts: list[tuple[int, int]], low: int, high: int) -> None:
 def test_whoever_deletes_leaves_what_is_covered(
     parts: list[tuple[int, int]], oldest: int, data: st.DataObject
 ) -> None:
-    """Several decide at the same time, each by the runs that he could open."""
+    """Several processes decide concurrently which runs to delete, each by the runs that it could open."""
     runs = {str(number): run_of([], *part) for number, part in enumerate(parts)}
     gone: set[str] = set()
     for _ in range(3):
@@ -224,11 +224,11 @@ def test_what_is_written_in_all_is_n_log_n(batch: Callable[[int], int]) -> None:
     assert older_to_merge([index_module.PIECE_ENTRIES_MAX * 4], index_module.PIECE_ENTRIES_MAX * 4) == 0
 
 
-# --- a catalog, its readers, and who reads everything ---------------------------------------------
+# --- a catalog, its readers, and a reader of everything -------------------------------------------
 
 
 class Sea:
-    """A catalog with keys, cancellations, other writers' versions and tombstones; what its roots say."""
+    """A catalog with keys, cancellations, other writers' versions and tombstones, and answers read from its roots."""
 
     def __init__(self, lake: Lake, journal: Journal, random: random.Random) -> None:
         self.lake = lake
@@ -264,7 +264,7 @@ class Sea:
         return committed
 
     async def foreign(self) -> None:
-        """A version as another writer makes one, with a clock of its own."""
+        """Write a version like another writer, with that writer's clock."""
         head = await self.journal.refresh()
         log = self.journal.follower.log
         root = encode_node(
@@ -295,7 +295,7 @@ class Sea:
         return sorted(await listed(self.lake.storage, FOLDER))
 
     async def roots(self) -> dict[int, object]:
-        """Every version: its root, or Expired."""
+        """Return for every version its root, or Expired."""
         log = await Log.open(self.lake.storage)
         found: dict[int, object] = {}
         for version in range(await log.head() + 1):
@@ -306,7 +306,8 @@ class Sea:
         return found
 
     async def outcome(self, id: str, since: int | None) -> tuple[str, int | None, int | None]:
-        """By reading everything: state, version, the oldest that is kept where that hides something."""
+        """Return by reading everything: the state, the version, and the oldest kept version where expiry hides
+        something."""
         made_at = uuid7_millis(id) - 2 * CLOCK_SKEW_MILLIS_MAX if since is None else 0
         state, gap = "unknown", None
         for version, root in sorted((await self.roots()).items(), reverse=True):
@@ -341,7 +342,7 @@ async def asked(journal: Journal, id: str, since: int | None) -> tuple[str, int 
 
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a short history passes."""
+    """Set bounds that a short history exceeds."""
     for name, value in {
         "SEALED_ENTRIES": 4,
         "SORTED_ENTRIES_MAX": 12,
@@ -352,11 +353,12 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         "MAPPED_SIZE_BYTES": 900,
     }.items():
         monkeypatch.setattr(index_module, name, value)
-    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 0)  # it would tell what has expired since
+    monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 0)  # else it remembers expired versions
 
 
 async def damaged(sea: Sea, path: str, how: int | None = None) -> None:
-    """Make a run useless in some way; one that is believed would hide everything that it claims to cover."""
+    """Make a run useless in some way. A process that trusts the run would miss everything that the run claims to
+    cover."""
     storage = sea.lake.storage
     data = await storage.read(path, size_max=1 << 20)
     how = sea.random.randrange(5) if how is None else how
@@ -371,14 +373,15 @@ async def damaged(sea: Sea, path: str, how: int | None = None) -> None:
     try:
         run = decode_run(data, path, catalog_id=sea.journal.catalog_id)
     except AlpheusError:
-        return  # it is broken already
+        return  # the run is broken already
     nothing = Gathering(run.first)
     for version in range(run.first, run.last + 1):
         nothing.add(version, ())
     ours = sea.journal.catalog_id
     catalog_id, commit_id = (SOME, run.commit_id) if how == 2 else (ours, SOME)
     if how == 4:
-        # What no checksum tells: it has lost what the last version says. Believed where that says nothing.
+        # No checksum shows this damage: the run has lost the entries of its last version. A reader trusts it if that
+        # version has no entries.
         root = (await sea.roots())[run.last]
         if isinstance(root, Expired) or not root.transactions:  # type: ignore[attr-defined]
             return
@@ -465,17 +468,17 @@ async def random_life(seed: int, seen: Counter[str]) -> None:
         seen["collisions"] += reader.index.counts.collisions
 
 
-# --- what it costs ---------------------------------------------------------------------------------
+# --- costs -----------------------------------------------------------------------------------------
 
 
 class CountingStorage(MemoryStorage):
-    """Requests, by the first folder of their path."""
+    """Count requests by the first folder of their path."""
 
     def __init__(self) -> None:
         super().__init__()
         self.requests: Counter[str] = Counter()
         self.fails = False
-        self.roots_left: int | None = None  # after so many the storage is away
+        self.roots_left: int | None = None  # after so many roots the storage is unavailable
 
     async def read(self, path: str, *, size_max: int) -> bytes:
         self.requests[path.split("/")[0]] += 1
@@ -489,7 +492,7 @@ class CountingStorage(MemoryStorage):
 
 
 async def history(length: int, storage: MemoryStorage, *, runs: int) -> Sea:
-    """Versions of one transaction each, every tenth with a key; runs were written on the way."""
+    """Make versions of one transaction each, every tenth with a key. Runs are written in between."""
     sea = await Sea.make(storage=storage)
     for number in range(1, length + 1):
         await sea.commit(f"k{number}" if number % 10 == 0 else "")
@@ -572,7 +575,7 @@ async def test_memory_is_bounded_where_nobody_writes_runs() -> None:
     found = await follower.find_by_key("new 7")
     assert found is not None
     assert found[0] == 108
-    # Another process stores runs: from then on they say it.
+    # Another process stores runs: from then on the runs give the answer.
     await (await sea.lake.open()).write_index()
     for _ in range(2):
         storage.requests.clear()
@@ -603,7 +606,7 @@ async def test_a_collision_costs_a_read() -> None:
 
 @pytest.mark.usefixtures("small_bounds")
 async def test_retries_by_id_over_a_damaged_index() -> None:
-    """A gap in the runs is read; a cancelled id is refused."""
+    """The roots in a gap between runs are read, and a cancelled id is refused."""
     storage = CountingStorage()
     sea = await history(80, storage, runs=4)
     cancelled = sea.transaction()
@@ -699,7 +702,8 @@ async def test_a_run_that_is_not_of_this_history_is_not_believed(how: int, reaso
 
 
 async def test_an_uncovered_stretch_between_runs_is_read_whole() -> None:
-    """Down to the very version where the next run begins, and up to that where the last one ends."""
+    """The reader starts right after the last version of one run and stops right before the first version of the
+    next."""
     storage = CountingStorage()
     sea = await history(60, storage, runs=0)
     log, ours = sea.journal.follower.log, sea.journal.catalog_id
@@ -723,7 +727,7 @@ async def test_an_uncovered_stretch_between_runs_is_read_whole() -> None:
 
 
 async def test_versions_without_ids_are_covered_with_the_others() -> None:
-    """Another writer's versions have nothing to be found by: runs cover them all the same, between others and alone."""
+    """Another writer's versions have no ids or keys. Runs cover these versions too, between others and alone."""
     sea = await history(12, MemoryStorage(), runs=1)
     for _ in range(30):
         await sea.foreign()
@@ -733,7 +737,7 @@ async def test_versions_without_ids_are_covered_with_the_others() -> None:
     await reader.refresh()
     assert await reader.write_index() == 1
     assert gaps(reader.index._stored.values(), 0, 45) == []
-    # Between what memory has and what has to be read.
+    # These versions are between those in memory and those to be read.
     for _ in range(9):
         await sea.foreign()
     reader = await sea.lake.open()
@@ -764,7 +768,7 @@ async def test_a_process_that_cannot_map_deletes_no_run(monkeypatch: pytest.Monk
 
 
 async def test_memory_of_a_replaced_history_is_not_stored() -> None:
-    """Its runs would carry the commit id that the slot has now, and be believed."""
+    """Runs of the old history would carry the slot's present commit id, so readers would trust them."""
     sea = await history(20, MemoryStorage(), runs=0)
     log, head = sea.journal.follower.log, sea.journal.head
     root = encode_node(
@@ -803,7 +807,7 @@ async def test_what_nobody_needs_is_deleted() -> None:
     await sea.lake.expire(below=newest)
     await reader.write_index()
     assert len(await sea.runs()) == 2
-    # Who had them open goes on with them.
+    # Processes that had opened the deleted runs still use them.
     assert (await other.find_by_key("k60") or (0,))[0] == 60
     assert await other.find_by_key("k10") is None
 
@@ -824,7 +828,7 @@ async def test_runs_on_a_local_disk(
     (path,) = await listed(storage, FOLDER)
     file = tmp_path / path
     moved = tmp_path / "elsewhere"
-    await asyncio.to_thread(file.rename, moved)  # under the reader
+    await asyncio.to_thread(file.rename, moved)  # the file moves while the reader has it open
     assert (await reader.follower.find_by_key("k5") or (0,))[0] == 6
     assert reader.index.counts.roots_read == 0
     await asyncio.to_thread(file.symlink_to, moved)

@@ -1,4 +1,4 @@
-"""Leases of readers: the file, its time, the race with expiry and collection, and what is found of others'."""
+"""Leases of readers: the file, its times, the race with expiry and collection, and the leases of other readers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MINUTE = 60_000
 
 
 class Time:
-    """The store's clock, and the holder's own."""
+    """The store's clock and the holder's own clock."""
 
     def __init__(self) -> None:
         self.store = FakeClock()
@@ -53,7 +53,7 @@ class Time:
 
 
 async def leased_lake(digits: int = 32) -> tuple[Lake, Time, Journal, Log]:
-    """Version 1 has inner nodes that version 2 does not share. Version 3 is the head."""
+    """Make three versions. Version 1 has inner nodes that version 2 does not share, and version 3 is the head."""
     time = Time()
     lake = Lake(MemoryStorage(clock=time.store.now_millis))
     journal = await lake.create(order=3, version_digits=digits)
@@ -178,7 +178,7 @@ async def test_what_is_no_lease_is_refused() -> None:
         assert caught.value.path == "lease/x"
 
 
-# --- taking one while versions expire --------------------------------------------------------------
+# --- taking a lease while versions expire ----------------------------------------------------------
 
 
 async def test_a_version_that_expires_under_its_lease_is_read_from_the_copy() -> None:
@@ -192,7 +192,7 @@ async def test_a_version_that_expires_under_its_lease_is_read_from_the_copy() ->
     loaded = await snapshot.load([fmt.namespace_name(name) for name in before])
     assert all(stored is not None and stored.damage is None for stored in loaded)
     time.pass_(MINUTE - 1)
-    await held.renew()  # which asks for no slot
+    await held.renew()  # renewing does not read the slot
     await held.release()
     assert not await listed(lake.storage, "lease/")
 
@@ -206,7 +206,7 @@ async def test_a_version_that_expired_first_is_not_leased() -> None:
 
 
 async def test_a_version_that_expires_while_it_is_leased() -> None:
-    """Between the copy and the second look: the copy may have come too late for a collector."""
+    """The version expires between the copy and the second look: the copy may have come too late for a collector."""
     lake, time, _, log = await leased_lake()
     with failpoints.armed("lease.written", "pause") as written:
         taking = asyncio.ensure_future(take_one(lake, time, log))
@@ -244,7 +244,7 @@ async def test_a_store_that_is_put_back_meanwhile() -> None:
 
 
 class Turns(Storage):
-    """A store each of whose calls waits for its turn."""
+    """A store in which each call waits for its turn."""
 
     def __init__(self, inner: Storage, turn: Callable[[], Awaitable[None]]) -> None:
         self.inner, self.url, self._turn = inner, inner.url, turn
@@ -281,7 +281,8 @@ Actor = Callable[[Storage], Awaitable[object]]
 
 
 async def played(inner: Storage, actors: list[Actor], schedule: tuple[int, ...]) -> list[object]:
-    """The actors' results (or errors), a call of one at a time in the order of `schedule`, what is left after it."""
+    """Run the actors' calls one at a time in the order of `schedule`, then the remaining calls. Return the actors'
+    results or errors."""
     waiting: dict[int, asyncio.Future[None]] = {}
 
     def turn_of(number: int) -> Callable[[], Awaitable[None]]:
@@ -308,7 +309,7 @@ async def played(inner: Storage, actors: list[Actor], schedule: tuple[int, ...])
 
 
 def schedules(calls: list[int]) -> Iterator[tuple[int, ...]]:
-    """Every order of so many calls of each actor."""
+    """Yield every order of the given number of calls of each actor."""
 
     def walk(left: tuple[int, ...], so_far: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if not any(left):
@@ -322,8 +323,8 @@ def schedules(calls: list[int]) -> Iterator[tuple[int, ...]]:
 
 @pytest.mark.parametrize("variant", ["as specified", "looks before it writes", "leases before slots"])
 async def test_every_order_of_reader_expirer_and_collector(variant: str) -> None:
-    """A reader whose lease holds finds every node, in whatever order the three work; the two that are built wrongly
-    lose one in some order."""
+    """A reader whose lease holds finds every node, in whatever order the three actors work. Each of the two wrong
+    variants loses a node in some order."""
     lake, time, _, log = await leased_lake()
     assert isinstance(lake.storage, MemoryStorage)
     kept = dict(lake.storage._files)
@@ -378,7 +379,7 @@ async def test_every_order_of_reader_expirer_and_collector(variant: str) -> None
         if variant == "leases before slots":
             steps.reverse()
         reached = set().union(*[await step(storage) for step in steps])
-        for node in sorted(gone - reached)[:1]:  # one is enough to be found out
+        for node in sorted(gone - reached)[:1]:  # one lost node is enough to show the fault
             await storage.delete(node)
 
     lost = held = deleted = 0
@@ -396,7 +397,7 @@ async def test_every_order_of_reader_expirer_and_collector(variant: str) -> None
     assert bool(lost) == (variant != "as specified")
 
 
-# --- its time --------------------------------------------------------------------------------------
+# --- times -----------------------------------------------------------------------------------------
 
 
 async def test_renewed_in_time_it_lives_for_ever() -> None:
@@ -428,14 +429,14 @@ async def test_renewed_too_late_by_the_stores_clock() -> None:
     lake, time, _, log = await leased_lake()
     held = await take_one(lake, time, log)
     time.store.millis += MINUTE + 999
-    await held.renew()  # by times that were each rounded it may have been in time
+    await held.renew()  # the store's rounded times allow that the renewal was in time
     time.store.millis += MINUTE + 1000
     assert not held.is_doubtful, "the own clock stood still"
     await assert_over(lake, held)
 
 
 async def test_renewed_too_late_by_the_own_clock() -> None:
-    """The store's was put back meanwhile."""
+    """The store's clock was set back meanwhile."""
     lake, time, _, log = await leased_lake()
     held = await take_one(lake, time, log)
     time.store.millis -= 3600_000
@@ -445,14 +446,14 @@ async def test_renewed_too_late_by_the_own_clock() -> None:
 
 
 class Rounding(Storage):
-    """A store that tells whole seconds, and may take its time between when it dates a file and when that is there."""
+    """A store that reports whole seconds. It may take time before it dates a file, and again before the file exists."""
 
     def __init__(self, time: Time, rounding: str, per_second: int = 1000) -> None:
         self.url = "rounding://"
         self._time, self._rounding, self._unit = time, rounding, per_second
         self.files: dict[str, tuple[int, bytes]] = {}
         self.takes = (0, 0)
-        """Milliseconds before a put is dated, and from then until it is there."""
+        """Milliseconds before a put is dated, and from then until the file exists."""
         self.landed: list[int] = []
 
     async def put(self, path: str, data: bytes) -> None:
@@ -535,9 +536,9 @@ def test_no_write_counts_that_came_after_a_collector_took_it_for_over(
     rounding: str, unit: int, length: int, phase: int, first: tuple[int, int], second: tuple[int, int, int],
     has_clock: bool,
 ) -> None:  # fmt: skip
-    """How long each of two writes takes before it is dated and until it is there, and in between how long it is not
-    renewed. The collector looks just before the second is there. Of a holder whose clock stands still a write is there
-    when it is dated."""
+    """`first` and `second` give the delays of two writes, before the write is dated and until its file exists. `second`
+    begins with the time without a renewal. The collector looks just before the second file exists. Without a clock of
+    the holder, a file exists as soon as it is dated."""
 
     async def live() -> None:
         time = Time()
@@ -565,7 +566,7 @@ async def test_a_second_is_enough_where_times_are_whole_seconds() -> None:
 
 
 async def test_a_write_that_was_dated_in_time_and_came_too_late() -> None:
-    """A file's time on a disk is that of its writing; what made it durable and gave it its name took minutes."""
+    """A disk dates a file when it is written. Making the file durable and naming it took minutes more."""
     time = Time()
     store = Rounding(time, "down", 1)
     held = await hold(store, time, MINUTE)
@@ -591,12 +592,13 @@ async def test_the_bounds_of_a_renewal_are_met_to_the_millisecond(late: bool) ->
             await held.renew()
             assert store.files
 
-    # By the store's times, where no other clock tells: the length, and a resolution more.
+    # Where only the store's clock counts: the length of the lease, and one resolution more.
     await renewed(MINUTE + 1000 - (not late), has_clock=False)
     await renewed(30_000, (MINUTE // 2 + 1000 - (not late), 0), has_clock=False)
-    # From when a write was there until the next one is begun, by the own clock: the length.
+    # By the holder's own clock, from the end of one write to the beginning of the next: the length.
     await renewed(MINUTE - (not late))
-    # From the beginning of a write until the next one is there, by the own clock: as long as it binds, less one.
+    # By the holder's own clock, from the beginning of one write to the end of the next: less than the time that it
+    # binds.
     await renewed(20_000, (0, 2 * MINUTE - 1000 - 20_000 - (not late)))
 
 
@@ -606,7 +608,7 @@ def test_how_long_a_lease_binds() -> None:
 
 
 async def test_a_lease_that_somebody_removed() -> None:
-    """A collector that took it for over, by a clock that this holder does not know."""
+    """A collector removed the lease as expired, by a clock that this holder does not know."""
     lake, time, _, log = await leased_lake()
     held = await take_one(lake, time, log)
     await lake.storage.delete(held.path)
@@ -615,19 +617,19 @@ async def test_a_lease_that_somebody_removed() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.APPLIED_BUT_LOST, Fault.NOT_APPLIED_BUT_UNKNOWN])
 async def test_a_renewal_that_fails_may_come_later(fault: Fault) -> None:
-    """One that was stored, though its answer was lost, counts; one that was not does not."""
+    """A renewal that was stored counts, even if its answer was lost. A renewal that was not stored does not count."""
     lake, time, _, _log = await leased_lake()
     store = FaultyStorage(lake.storage)
     held = await take_one(lake, time, Log(store, 32))
     for seconds in (30, 29):
         time.pass_(seconds * 1000)
-        store.plan = scripted({len(store.log) + 1: fault})  # behind the first look
+        store.plan = scripted({len(store.log) + 1: fault})  # after the first look
         await raises(AlpheusError, held.renew())
         assert not held.is_over
         store.plan = no_faults
     await held.renew()
     time.pass_(40_000)
-    store.plan = scripted({len(store.log) + 1: fault})  # behind the first look
+    store.plan = scripted({len(store.log) + 1: fault})  # after the first look
     await raises(AlpheusError, held.renew())
     store.plan = no_faults
     time.pass_(40_000)
@@ -640,7 +642,7 @@ async def test_a_renewal_that_fails_may_come_later(fault: Fault) -> None:
 
 
 async def test_every_fault_of_every_call_while_it_is_taken() -> None:
-    """It holds, or it is an error of ours; and what is left behind runs out."""
+    """The lease holds, or the call raises one of our errors. Any file left behind expires."""
     calls = 4
     for number, fault in itertools.product(range(calls), [*Fault]):
         lake, time, _, log = await leased_lake()
@@ -671,11 +673,11 @@ async def test_one_that_cannot_be_deleted_runs_out_by_itself() -> None:
     assert len(await listed(lake.storage, "lease/")) == 1
 
 
-# --- what is on its way while it is given up -------------------------------------------------------
+# --- writes in progress when the lease is given up -------------------------------------------------
 
 
 class Gate(FaultyStorage):
-    """Calls of one method wait; whoever is cancelled meanwhile cancels nothing that was sent."""
+    """Hold the calls of one method back. Cancelling a caller does not cancel a call that was sent."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -720,7 +722,7 @@ async def turns() -> None:
 
 
 async def test_no_write_lands_after_it_is_given_up() -> None:
-    """Neither while a renewal waits for it, nor after the renewal was cancelled."""
+    """This holds while a renewal waits for its write, and after the renewal was cancelled."""
     for is_cancelled in (False, True):
         lake, time, _, log = await leased_lake()
         gate = Gate(lake.storage)
@@ -776,7 +778,7 @@ async def test_taking_one_that_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_a_write_that_does_not_end_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it leaves behind nobody renews."""
+    """No process renews the file that the write leaves behind."""
     monkeypatch.setattr(leases, "REMOVAL_SECONDS_MAX", 0.0)
     lake, time, _, log = await leased_lake()
     gate = Gate(lake.storage)
@@ -794,7 +796,7 @@ async def test_a_write_that_does_not_end_is_not_waited_for_for_ever(monkeypatch:
 
 
 class Trying(FaultyStorage):
-    """A driver that tries a put again until it is cancelled."""
+    """A driver that retries a put until it is cancelled."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -856,7 +858,7 @@ async def test_who_looks_while_it_is_given_up_is_told() -> None:
         assert gate.counts["delete"] == 1 + is_cancelled, "what was cancelled is done again"
 
 
-# --- those of others -------------------------------------------------------------------------------
+# --- leases of other readers -----------------------------------------------------------------------
 
 
 async def test_what_is_found_of_others() -> None:

@@ -1,4 +1,4 @@
-"""Every root names the one that it was made on, and its catalog; whoever reads two that do not fit refuses them."""
+"""Every root names its catalog and the root below it. A reader of two roots that do not fit refuses them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def grown(lake: Lake, versions: int, **options: object) -> Journal:
 
 
 async def forked(versions: int = 5, at: int = 3) -> tuple[Lake, MemoryStorage]:
-    """A catalog, and another history of it: its files up to version `at`, from where it was written on. New names come
-    from another source, so that no two files share one."""
+    """Make a catalog and another history of it. The other history shares the files up to version `at` and continues
+    with other versions. Its new names come from another source, so that no two files share a name."""
     lake = Lake()
     await grown(lake, versions)
     copy = MemoryStorage()
@@ -51,7 +51,7 @@ async def forked(versions: int = 5, at: int = 3) -> tuple[Lake, MemoryStorage]:
 
 
 async def take_over(lake: Lake, copy: MemoryStorage, version: int) -> None:
-    """Version `version`, and all that is no root, as the other history has it."""
+    """Copy version `version`, and all files except roots, from the other history."""
     for path in await listed(copy, ""):
         if not path.startswith("vn/") or path == fmt.version_file(version, 32):
             await lake.storage.put(path, await copy.read(path, size_max=1 << 20))
@@ -86,7 +86,7 @@ async def test_every_root_names_the_one_before_and_its_catalog(digits: int) -> N
 async def test_the_root_of_another_writer_is_named_by_its_stand_in(lake: Lake) -> None:
     journal = await lake.create()
     log = await Log.open(lake.storage)
-    # It copied our rows, as some writers do with all that they do not know: they say nothing of it.
+    # Some writers copy all rows that they do not know. Our rows in such a root say nothing about it.
     system = {
         fmt.ROW_CATALOG_DEF: journal.head.catalog_def,
         fmt.ROW_PREVIOUS_ROOT: log.path(0),
@@ -104,7 +104,7 @@ async def test_the_root_of_another_writer_is_named_by_its_stand_in(lake: Lake) -
 
 
 async def test_a_root_of_another_history_is_refused() -> None:
-    """Version 5 of one history above version 4 of the other: both ids are named, whoever comes upon it."""
+    """Version 5 of one history is stored above version 4 of the other. Every reader's error names both ids."""
     lake, copy = await forked()
     token = (await lake.open()).head.token
     five = fmt.version_file(5, 32)
@@ -123,7 +123,7 @@ async def test_a_root_of_another_history_is_refused() -> None:
     error = await raises(Corrupt, follower.refresh(), kind="history_replaced")
     assert (error.version, follower.head.version) == (5, 4)
     named(error.message)
-    # It stays so: nothing more is written or read as the newest.
+    # The error stays: no version is written, and version 5 is never read as the newest.
     await raises(Corrupt, lake.commit(follower, lake.namespace("x")), kind="history_replaced")
     opened = await lake.open()
     error = await raises(Corrupt, opened.event(5), kind="history_replaced")
@@ -134,13 +134,13 @@ async def test_a_root_of_another_history_is_refused() -> None:
     assert (finding.path, finding.version) == (five, 5)
     named(finding.message)
     assert token != opened.head.token
-    # The version below may have expired since: its tombstone has its id.
+    # The version below may have expired since. Its tombstone has its id.
     await lake.expire(below=5)
     assert "history_replaced" in {f.kind for f in await findings(await lake.open())}
 
 
 async def test_a_catch_up_of_the_state_looks_at_the_links() -> None:
-    """Versions that were accepted while the state was loaded are read again: by then they may be others."""
+    """Versions that were accepted while the state was loaded are read again: they may have changed meanwhile."""
     lake, copy = await forked()
     journal = await lake.open()
     state = await (await lake.open()).load_state()
@@ -161,7 +161,7 @@ async def test_a_follower_that_jumps_over_expired_versions_looks_at_the_link() -
         await lake.storage.delete(fmt.version_file(version, 32))
     paused = await lake.open()
     assert paused.head.version == 4
-    # Version 5 of one history, expired, below version 6 of the other.
+    # Version 5 of one history has expired, below version 6 of the other history.
     other = Lake(copy)
     await other.expire(below=6)
     six = await copy.read(fmt.version_file(6, 32), size_max=1 << 20)
@@ -184,7 +184,7 @@ async def test_a_follower_that_jumps_over_expired_versions_looks_at_the_link() -
 
 
 async def test_a_version_of_another_catalog_is_refused(lake: Lake) -> None:
-    """Files of two catalogs in one prefix, each whole."""
+    """Files of two catalogs are stored under one prefix, and each file is whole."""
     journal = await grown(lake, 3)
     other = Lake(seed=7)
     stranger = await grown(other, 3)
@@ -198,7 +198,7 @@ async def test_a_version_of_another_catalog_is_refused(lake: Lake) -> None:
     assert journal.catalog_id in error.message
     assert stranger.catalog_id in error.message
     assert "history_replaced" in {f.kind for f in await findings(opened)}
-    # Its tombstone tells, too.
+    # A tombstone of the other catalog shows the same.
     await other.expire(below=3)
     await lake.storage.put(
         fmt.version_file(2, 32), await other.storage.read(fmt.version_file(2, 32), size_max=1 << 20)
@@ -207,7 +207,7 @@ async def test_a_version_of_another_catalog_is_refused(lake: Lake) -> None:
 
 
 async def test_a_root_that_does_not_say_is_read(lake: Lake) -> None:
-    """Earlier releases wrote neither row, and may write above roots that have them."""
+    """Earlier releases wrote neither row, and may write above roots that have both rows."""
     journal = await grown(lake, 2)
     for version in (1, 2):
         file = await root_file(lake, version)

@@ -1,4 +1,4 @@
-"""Finding the head with hints that are lost or lie, and reading roots that are not what they must be."""
+"""Finding the head with hints that are missing or wrong, and reading malformed roots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
 
 
 class ManyVersions(MemoryStorage):
-    """Slots 0 to `head` are there; counts requests."""
+    """A store in which slots 0 to `head` exist. It counts requests."""
 
     def __init__(self, head: int, hints: dict[str, bytes]) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ async def test_a_foreign_root_is_known_by_its_bytes() -> None:
     ("rows", "actions", "reading"),
     [
         ((), 0, "foreign"),
-        ((), 1, "foreign"),  # of another writer of the format: what they say is not known
+        ((), 1, "foreign"),  # roots of another writer of the format: the meaning of their actions is unknown
         ((fmt.ROW_COMMIT_ID,), 0, "foreign"),
         ((fmt.ROW_COMMIT_ID, fmt.ROW_FORMAT_REVISION), 0, "foreign"),
         ((fmt.ROW_COMMIT_ID, fmt.ROW_FORMAT_REVISION), 1, "corrupt"),
@@ -240,7 +240,8 @@ async def test_large_actions_lie_in_files_of_their_own() -> None:
 
 
 async def test_the_newest_version_expires_while_it_is_looked_for() -> None:
-    """Others commit and expire what was the head when it was found: the search goes on from there."""
+    """Other processes commit, and expire the version that was the head when it was found. The search continues from
+    there."""
     lake = Lake()
     journal = await lake.create()
 

@@ -1,4 +1,4 @@
-"""A head that somebody deleted, holes, and files of another catalog: who notices, and what keeps going."""
+"""A deleted head, holes, and files of another catalog: the processes that notice them, and the work that continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BY = ("hint", "checkpoint", "index", "all")
 async def lake_of(
     versions: int, seed: int = 0, *, storage: Storage | None = None, digits: int = 32
 ) -> tuple[Lake, Journal]:
-    """A catalog of so many versions above the first, and the journal that wrote it, which goes on by itself."""
+    """Make a catalog of `versions` versions above the first. Return also the journal that wrote it, detached."""
     lake = Lake(storage, seed=seed)
     journal = await lake.create(version_digits=digits)
     for number in range(versions):
@@ -41,7 +41,7 @@ async def lake_of(
 
 
 async def told_of(journal: Journal, by: str) -> None:
-    """What shall know of the head."""
+    """Record the head in a checkpoint, the index, the hint, or all of them."""
     if by in ("checkpoint", "all"):
         await journal.checkpoint()
     if by in ("index", "all"):
@@ -77,7 +77,7 @@ async def test_a_deleted_head_keeps_writers_from_taking_its_number(by: str, coun
     assert error.version == 12
     assert "alpheus repair --accept-head" in error.hint
     assert by == "hint" or lost.commit_id in error.message
-    # Nor is anything written or deleted that would cover it up.
+    # Nothing is written or deleted that would hide the loss.
     await raises(Corrupt, fresh.write_index(), kind="head_missing")
     await raises(Corrupt, fresh.checkpoint(), kind="head_missing")
     assert ("head_missing", 12) in {(finding.kind, finding.version) for finding in await findings(fresh)}
@@ -91,7 +91,7 @@ async def test_a_deleted_head_keeps_writers_from_taking_its_number(by: str, coun
         identities=lake.identities,
     )
     assert done.version == 13 - count
-    # Who refused before goes on after the repair, without being opened anew.
+    # A process that refused before continues after the repair, without reopening.
     assert (await lake.commit(fresh, lake.namespace("new"))).version == 14 - count
     assert (await lake.open()).doubt is None
     assert await findings(fresh) == []
@@ -99,7 +99,8 @@ async def test_a_deleted_head_keeps_writers_from_taking_its_number(by: str, coun
 
 @pytest.mark.slow
 async def test_deleted_heads_of_every_length_on_every_store(tmp_path: Path) -> None:
-    """In files and in memory, in both widths, by each thing that tells of it, one to all versions of it gone."""
+    """The test covers stores in files and in memory, both widths, each record of the head, and one to all of the
+    catalog's versions deleted."""
     cases = itertools.product(BY, range(1, 13), (32, 64), (False, True))
     for number, (by, count, digits, in_files) in enumerate(cases):
         storage: Storage = MemoryStorage()
@@ -119,20 +120,21 @@ async def test_deleted_heads_of_every_length_on_every_store(tmp_path: Path) -> N
 
 
 async def test_a_running_process_does_not_delete_what_tells_of_a_lost_head() -> None:
-    """It was opened below the head, which was deleted since: it keeps the run that knows of it."""
+    """The process was opened below the deleted head, and keeps the run that knows of this head."""
     lake, journal = await lake_of(12)
     await told_of(journal, "index")
     (path,) = await listed(lake.storage, "checkpoint/")
     await delete(lake, 12)
     below = await lake.open()
-    below.follower.around = None  # as if it had been opened before the head was deleted
+    below.follower.around = None  # as if the process had been opened before the head was deleted
     await below.write_index()
     assert below.index.refused[path].kind == "head_missing"
     assert path in await listed(lake.storage, "checkpoint/")
 
 
 async def test_a_process_in_doubt_leaves_what_tells_of_a_lost_head() -> None:
-    """Neither its end, after another went on without knowing, nor healing its memory takes hint or checkpoints."""
+    """The process deletes no hint or checkpoint, neither when it ends after another process continued, nor when it
+    heals its memory."""
     lake, journal = await lake_of(10)
     await journal.checkpoint()
     await delete(lake, 9, 10)
@@ -202,13 +204,13 @@ async def test_a_session_that_saw_a_lost_version_writes_nothing() -> None:
     assert error.version == 5
     assert journal.head.commit_id in error.message
     assert "alpheus repair" in error.hint
-    # A token that a client sends binds the client alone: others go on.
+    # A client's token binds this client alone: other clients continue.
     assert (await lake.commit(fresh, lake.namespace("new"))).version == 5
     await raises(InvalidInput, fresh.resolve(Latest(session_token=token)), kind="bad_token")
 
 
 async def test_a_head_that_moves_while_it_is_looked_for_is_no_doubt() -> None:
-    """Others commit between any two requests of an opening."""
+    """Other processes commit between any two requests of an opening."""
 
     class Busy(MemoryStorage):
         turn = 0
@@ -253,7 +255,8 @@ async def test_a_head_that_moves_while_it_is_looked_for_is_no_doubt() -> None:
 
 
 async def test_holes_that_opening_sees() -> None:
-    """At head ± 2^k, whether the hints lead below the hole or above it: reads go on, nothing is written."""
+    """Opening sees holes at head ± 2^k, whether the hints point below or above the hole. Reads continue, and nothing is
+    written."""
     lake, _ = await lake_of(40)
     assert isinstance(lake.storage, MemoryStorage)
     files = dict(lake.storage._files)
@@ -263,7 +266,7 @@ async def test_holes_that_opening_sees() -> None:
             await lake.storage.put(fmt.LATEST_HINT, hint)
         await delete(lake, *range(first, last + 1))
         fresh = await lake.open()
-        if fresh.doubt is None:  # not at a power of two from the head
+        if fresh.doubt is None:  # the hole is not at a power of two from the head
             await fresh.follower.look_at_slots()
         assert fresh.doubt is not None, (hint, first, last)
         error = await raises(Corrupt, lake.commit(fresh, lake.namespace("new")), kind="history_replaced")
@@ -287,14 +290,14 @@ async def test_any_hole_is_seen_by_a_listing() -> None:
     lake.storage._files = dict(files)
     for head in range(21):
         assert await evidence.find_hole(log, head) is None
-    # A strange name costs nothing.
+    # A strange name does no harm.
     await lake.storage.put("vn/" + "1" * 32, b"")
     await lake.storage.put("vn/strange", b"")
     assert await evidence.find_hole(log, 20) == (21, (1 << 32) - 1)
 
 
 class Rounds(MemoryStorage):
-    """Notes which requests were there at once: each waits until nobody has anything else to do."""
+    """Record which requests run concurrently: each request waits until no other task has work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -334,8 +337,8 @@ class Rounds(MemoryStorage):
 
 
 async def test_opening_costs_one_round_of_requests_at_once() -> None:
-    """What is looked at around the head is asked for together with the catalog's definition, version 0, and the one
-    below the head."""
+    """The looks around the head, the catalog's definition, version 0 and the version below the head are requested
+    together."""
     lake, journal = await lake_of(37)
     await told_of(journal, "all")
     storage = Rounds()
@@ -361,14 +364,14 @@ async def test_opening_costs_one_round_of_requests_at_once() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs", "overwrites"), [(3, 9, False), (9, 3, True), (3, 9, True)])
 async def test_files_of_another_catalog(ours: int, theirs: int, overwrites: bool) -> None:
-    """`cp -rn other/. this/`, and `cp -r`."""
+    """The cases are `cp -rn other/. this/` and `cp -r`."""
     lake, journal = await lake_of(ours)
     other, another = await lake_of(theirs, seed=1)
     for path in await listed(other.storage, ""):
         if overwrites or not await lake.storage.exists(path):
             await lake.storage.put(path, await other.storage.read(path, size_max=1 << 20))
     if overwrites and ours < theirs:
-        fresh = await lake.open()  # nothing but the other one is left
+        fresh = await lake.open()  # only the other catalog is left
         assert fresh.catalog_id == another.catalog_id
         return
     before = await listed(lake.storage, "")

@@ -1,4 +1,4 @@
-"""Versions whose times are wrong: a writer with a clock in the future, everybody after it, and the repair."""
+"""Versions with wrong times: a writer whose clock is in the future, the writers after it, and the repair."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def found(millis: int, times: list[int], marks: list[int], oldest: int = 0
 async def test_a_time_is_found_in_the_newest_count_that_has_it(
     lane_count: Callable[[int, int], int],
 ) -> None:
-    """Against a look at every version, for random clocks, marks and expiry."""
+    """A search of every version finds the same, for random clocks, marks and expiry."""
     rng = random.Random(5)
     for _ in range(lane_count(300, 20_000)):
         times, marks, now = [], [], 1000
@@ -73,8 +73,8 @@ async def times_of(journal: Journal) -> list[int]:
 
 
 async def ahead() -> tuple[Lake, Journal, Journal, int]:
-    """Versions 0 to 3 by a right clock, 4 by one that is 400 days ahead, 5 to 24 by the right one: lake, its journal,
-    another process's with the catalog in memory, and the right time."""
+    """Make versions 0 to 3 by a right clock, 4 by a clock that is 400 days ahead, and 5 to 24 by the right clock.
+    Return the lake, its journal, another process's journal with the catalog in memory, and the right time."""
     lake = Lake()
     journal = await lake.create()
     for number in range(3):
@@ -110,7 +110,7 @@ async def test_many_go_on_after_a_writer_from_the_future() -> None:
     assert (await journal.info()).head_ahead_millis == times[-1] - lake.clock.millis
     assert (await follower.refresh()).version == 24
     await sound(journal)
-    # Time travel knows no better than the times: what is right is found, and what came after is in the future.
+    # Time travel follows the recorded times: right times are found, and later versions are in the future.
     assert (await journal.resolve(Timestamp(times[2] - 1))).version == 1
     assert (await journal.resolve(Timestamp(right))).version == 3
 
@@ -142,7 +142,7 @@ async def test_times_count_anew_from_a_repair_on() -> None:
     assert follower.state is not None
     assert follower.state.version == 30
     await sound(journal)
-    # Once more: the marks add up.
+    # A second repair adds its marks to the first ones.
     lake.clock.millis += 2 * AHEAD
     await lake.commit(journal, lake.namespace("far-again"))
     lake.clock.millis -= 2 * AHEAD
@@ -167,7 +167,7 @@ async def test_nothing_to_repair_where_times_are_right() -> None:
 
 
 async def test_times_that_went_on_in_the_future_may_be_right() -> None:
-    """This machine's clock is what is wrong: the repair says what speaks for it."""
+    """This machine's clock is wrong instead: the repair shows the evidence for that."""
     lake = Lake()
     journal = await lake.create()
     for day in range(10):
@@ -188,7 +188,7 @@ async def test_a_repair_of_times_says_what_it_needs() -> None:
     assert (problem.kind, problem.version, problem.mended_by) == ("clock_skew", 24, "alpheus repair --times")
     assert ", 399 days, 23:59:" in problem.message
     assert made.steps == ()
-    # Others wrote since: nothing is written, the times would be theirs.
+    # Another process has written since, so the repair writes nothing: the times would change that process's version.
     made = plan(await survey(lake.storage, clock=lake.clock), Asked(times=True))
     await lake.commit(journal, lake.namespace("between"))
     await raises(
@@ -200,7 +200,7 @@ async def test_a_repair_of_times_says_what_it_needs() -> None:
 
 
 async def test_ids_are_found_whatever_the_times_say() -> None:
-    """Of a client from the future, before and after times count anew; and of right ones, beside it."""
+    """Ids of a client from the future are found before and after times restart, and so are ids with right times."""
     lake, journal, _, right = await ahead()
     far_id = (await journal.follower.root(4)).transactions[0].id
     near_id = (await journal.follower.root(2)).transactions[0].id
@@ -230,7 +230,7 @@ async def test_a_client_with_a_clock_in_the_future_is_refused_by_others() -> Non
 
 
 class ServersClock(Syscalls):
-    """A network file system, whose files get times by the server's clock."""
+    """A network file system, whose files get their times from the server's clock."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -267,7 +267,7 @@ def test_a_file_server_tells_whose_clock_is_off(tmp_path: Path, kind: str) -> No
         await lake.commit(journal, lake.namespace("a"))
         for ahead_seconds in (-400 * 86400, 400 * 86400):
             system.ahead_seconds = ahead_seconds
-            if kind == "ext4":  # the disk has no clock but this machine's
+            if kind == "ext4":  # the disk uses this machine's clock
                 await lake.commit(journal, lake.namespace(f"b{abs(ahead_seconds) + (ahead_seconds > 0)}"))
                 continue
             error = await raises(InvalidInput, lake.commit(journal, lake.namespace("b")), kind="clock_skew")

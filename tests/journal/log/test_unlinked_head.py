@@ -1,4 +1,4 @@
-"""A head that was not made on the version below it: a store was put back, and two histories share its slots."""
+"""A head that was not made on the version below it: a store was restored, and two histories share its slots."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from alpheus_journal.testing import Lake, raises
 
 
 async def two_histories(*, hole: bool = True, key: str = "") -> tuple[Lake, Journal, list[str]]:
-    """A writer at version 15 finds its store put back to 10, with a version in flight, 16; another wrote 11 to 15, as
-    whose tokens are returned, after it (`hole`: it landed above one), or before. `key`: of version 13."""
+    """Make a store with versions of two histories.
+
+    A writer at version 15 has version 16 in flight when its store is restored to version 10. Another writer makes 11 to
+    15, whose tokens are returned. Version 16 lands before this (`hole`: above empty slots) or after it. `key` is the
+    retry key of the new version 13.
+    """
     lake = Lake()
     old = await lake.create()
     for number in range(15):
@@ -42,7 +46,7 @@ async def two_histories(*, hole: bool = True, key: str = "") -> tuple[Lake, Jour
 @pytest.mark.parametrize("hole", [True, False])
 async def test_nothing_is_written_on_a_head_that_was_not_made_on_the_one_below(hole: bool) -> None:
     lake, other, tokens = await two_histories(hole=hole)
-    for _ in range(2):  # it stays so
+    for _ in range(2):  # the refusal is permanent
         fresh = await lake.open()
         assert fresh.head.version == 16
         assert fresh.doubt is not None
@@ -54,7 +58,7 @@ async def test_nothing_is_written_on_a_head_that_was_not_made_on_the_one_below(h
         assert "alpheus repair" in error.hint
         await raises(Corrupt, fresh.checkpoint(), kind="history_replaced")
         await raises(Corrupt, fresh.write_index(), kind="history_replaced")
-        # Who saw what the head does not go back to is told.
+        # A client that saw a version that is not below the head gets an error.
         for token in tokens:
             await raises(Corrupt, fresh.latest(Latest(session_token=token)), kind="history_replaced")
             await raises(Corrupt, fresh.verify_after(token), kind="history_replaced")
@@ -64,10 +68,10 @@ async def test_nothing_is_written_on_a_head_that_was_not_made_on_the_one_below(h
 
 
 async def test_a_token_of_a_version_that_the_next_was_not_made_on() -> None:
-    """Below a head that is linked, too: the next version's link tells it."""
+    """This holds below a linked head, too: the next version's link shows it."""
     lake, _, tokens = await two_histories()
     fresh = await lake.open()
-    fresh.follower.around = None  # as an earlier release opened it, and wrote on
+    fresh.follower.around = None  # as an earlier release opened the catalog, and continued to write
     assert (await lake.commit(fresh, lake.namespace("more"))).version == 17
     later = await lake.open()
     assert later.doubt is None
@@ -108,7 +112,8 @@ async def test_a_repair_names_what_the_head_does_not_hold_and_goes_on(hole: bool
 
 
 async def test_a_repair_under_a_process_that_knew_the_lost_head() -> None:
-    """Its version in flight lands above the repair: whoever opens then sees it, and writes nothing."""
+    """The old process's version in flight lands above the repair. Every process that opens then sees this, and writes
+    nothing."""
     lake = Lake()
     old = await lake.create()
     for number in range(15):
@@ -126,7 +131,8 @@ async def test_a_repair_under_a_process_that_knew_the_lost_head() -> None:
 
 
 async def test_what_the_head_does_not_hold_is_given_up() -> None:
-    """By a repair: `check` finds nothing wrong, its ids are not answered as committed, its tokens are refused."""
+    """A repair gives these versions up: `check` finds nothing wrong, their ids are not answered as committed, their
+    tokens are refused."""
     lake, _, tokens = await two_histories()
     log = (await lake.open()).follower.log
     ids = [(await log.read(version)).transactions[0].id for version in range(10, 16)]
@@ -144,7 +150,8 @@ async def test_what_the_head_does_not_hold_is_given_up() -> None:
 
 @pytest.mark.parametrize("indexed", [True, False])
 async def test_a_key_of_a_version_that_a_repair_gave_up_is_free_again(indexed: bool) -> None:
-    """Its first answer went with its version: answered as a duplicate, the second request would be lost, too."""
+    """The first answer is lost with its version. If the second request were answered as a duplicate, it would be lost
+    too."""
     lake, other, _ = await two_histories(key="load-7")
     waiting = await lake.open()
     made = plan(await survey(lake.storage, clock=lake.clock), Asked(accept_head=True))

@@ -1,4 +1,4 @@
-"""What is looked at with every version that is written, and what comes of it."""
+"""The versions that a writer looks at again with every version that it writes, and the consequences."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def path(version: int) -> str:
 def test_heads_of_the_past_are_few_and_close_enough(
     interval: float, lane_count: Callable[[int, int], int]
 ) -> None:
-    """Of any moment for which a head was added, at any time later: one that is newer and one that is older are there,
-    the older at most twice as old, or it is there itself."""
+    """For any moment at which a head was added, at any later time: that head still exists, or a newer head and an older
+    head exist, and the older head is at most twice as old."""
     for seed in range(lane_count(3, 60)):
         rng = random.Random(seed)
         heads, now, added = PastHeads(interval), 1000.0, list[float]()
@@ -64,15 +64,16 @@ def test_heads_of_the_past_are_few_and_close_enough(
 
 
 def test_a_restore_is_noticed_when_its_copy_is_old_enough() -> None:
-    """The rule of FORMAT.md, for every copy and every restore: what was lost lies between the copy and the begin of the
-    restore; a look after its end meets one of those heads, if the copy is then twice as old as the restore's begin."""
+    """FORMAT.md states this rule for every copy and every restore. The lost versions are between the copy and the begin
+    of the restore. A look after the end of the restore meets one of those heads, if the copy is then twice as old as
+    the restore's begin."""
     heads, times = PastHeads(1.0), [number * 0.37 for number in range(4000)]
     for version, moment in enumerate(times):
         heads.add(Known(version, "", moment))
     now = times[-1]
     ages = [now - head.at for head in heads.at(now)]
     for began in (0.5, 1, 2, 3.3, 10, 60, 200, 600):  # seconds ago
-        for copied in (2.0, 2.5, 3, 10, 100):  # times as long ago
+        for copied in (2.0, 2.5, 3, 10, 100):  # factor
             lost = [age for age in ages if began <= age < began * copied]
             spaced = [moment for moment in times if began + 1 <= now - moment < began * copied]
             assert lost or not spaced, (began, copied, ages)
@@ -82,7 +83,7 @@ def test_a_restore_is_noticed_when_its_copy_is_old_enough() -> None:
 
 
 async def put_back(lake: Lake, version: int) -> None:
-    """The store as a copy of an older version has it."""
+    """Restore the store to a copy of an older version."""
     for name in await listed(lake.storage, "vn/"):
         if name not in {path(number) for number in range(version + 1)}:
             await lake.storage.delete(name)
@@ -107,7 +108,7 @@ async def test_a_version_above_a_hole_is_not_acknowledged(lake: Lake, gone: tupl
     assert error.version == 9
     looked_at = [version for version in gone if version >= 7]
     assert any(f"version {v} was {known[v]} and is not there" in error.message for v in looked_at)
-    # It stays where it is, and nothing more is written or told: the same again is as unknown as before.
+    # The head stays, and nothing more is written or reported: a retry is as unknown as before.
     before = await listed(lake.storage, "")
     assert path(9) in before
     again = await raises(OutcomeUnknown, journal.commit(transaction), kind="history_replaced")
@@ -121,7 +122,7 @@ async def test_a_version_above_a_hole_is_not_acknowledged(lake: Lake, gone: tupl
 
 
 async def test_another_history_below_is_named_with_both_ids(lake: Lake) -> None:
-    """The slots below are filled, by others."""
+    """Another history fills the slots below."""
     journal = await grown(lake, 4)
     copy = MemoryStorage()
     for name in await listed(lake.storage, ""):
@@ -140,8 +141,8 @@ async def test_another_history_below_is_named_with_both_ids(lake: Lake) -> None:
 
 
 async def test_heads_of_the_past_are_looked_at_before_the_answer() -> None:
-    """The newest versions survive, as those do that a restore did not list: only heads of the past show the hole. They
-    are looked at with the first version after the interval, and not before."""
+    """The newest versions survive, like versions that a restore did not list. Only heads of the past show the hole. The
+    first version after the interval looks at these heads, and no version before it."""
     loop = SimulatedLoop(1)
 
     async def main() -> None:
@@ -176,7 +177,7 @@ async def test_heads_of_the_past_are_looked_at_before_the_answer() -> None:
 
 
 async def test_what_differs_for_a_good_reason_is_read_and_taken(lake: Lake) -> None:
-    """Files written again with the same bytes, tombstones, and damage, which is another matter."""
+    """Files rewritten with the same bytes, tombstones, and damaged files are not taken for another history."""
     journal = await grown(lake, 6)
     for version in (5, 6):
         await lake.storage.put(path(version), await lake.storage.read(path(version), size_max=1 << 20))
@@ -189,7 +190,7 @@ async def test_what_differs_for_a_good_reason_is_read_and_taken(lake: Lake) -> N
 
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.ANSWERED_503])
 async def test_nothing_is_acknowledged_without_a_look(lake: Lake, fault: Fault) -> None:
-    """A look that fails is made again, before the answer."""
+    """A failed look is repeated before the answer."""
     await grown(lake, 3)
     failing = 5
 
@@ -238,9 +239,9 @@ async def test_a_lost_reply_is_settled_with_a_look(lake: Lake) -> None:
 
 
 async def test_a_hole_that_was_given_up_is_no_fault(lake: Lake) -> None:
-    """Versions are written above it, by processes that begin above it: the first one below them is all they know."""
+    """Processes that begin above the hole write versions above it. They know only the first version below their own."""
     await grown(lake, 3)
-    # Opened before, so that it is not opening that finds the hole.
+    # This process was opened before the hole, so that opening does not find the hole.
     journal = await lake.open()
     await lake.storage.delete(path(2))
     for version in (4, 5, 6):
@@ -248,7 +249,7 @@ async def test_a_hole_that_was_given_up_is_no_fault(lake: Lake) -> None:
 
 
 async def test_what_looks_cost_on_an_object_store() -> None:
-    """Two requests a version, while the root is on its way; heads of the past every five seconds."""
+    """A version costs two requests, in parallel with its root. Heads of the past cost requests every five seconds."""
     loop = SimulatedLoop(2)
     requests: list[Mapping[str, int]] = []
     seconds: list[float] = []
@@ -278,7 +279,7 @@ async def test_what_looks_cost_on_an_object_store() -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_folder_that_is_swapped_behind_the_slot(tmp_path: Path, is_first: bool) -> None:
-    """The first version of a process, too, is not acknowledged when the prefix is another directory by then."""
+    """The first version of a process, too, is not acknowledged when the prefix has become another directory."""
     place, copy = tmp_path / "lake", tmp_path / "copy"
     lake = Lake(await asyncio.to_thread(LocalStorage, str(place), create=True))
     journal = await lake.create()
@@ -301,7 +302,7 @@ async def test_a_folder_that_is_swapped_behind_the_slot(tmp_path: Path, is_first
     assert "another directory" in error.message
     assert not (place / path(head + 1)).exists()
     assert (tmp_path / "old" / path(head + 1)).exists()
-    # Once the directory that was opened is back, what was stored there is told.
+    # Once the opened directory is back, the version stored there is reported.
     storage._publish = publish  # type: ignore[method-assign]
     place.rename(copy)
     (tmp_path / "old").rename(place)
