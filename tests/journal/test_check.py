@@ -1,4 +1,4 @@
-"""Every planted damage is found and named, or provably changes nothing that the catalog says."""
+"""Every planted damage is found and named, or provably changes no answer of the catalog."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
 
 
 async def small_catalog(digits: int = 32) -> Lake:
-    """Each kind of operation, file and object once, inner nodes included."""
+    """Make a catalog with every kind of operation, file and object, inner nodes included."""
     lake = Lake()
     journal = await lake.create(order=3, version_digits=digits)
     t, u = lake.table("a", "t"), lake.table("a", "ü")
@@ -76,7 +76,7 @@ async def findings(journal: Journal) -> list[Finding]:
 
 
 async def what_is_found(storage: MemoryStorage) -> list[tuple[str, str, int | None]]:
-    """(path, kind, version) of every finding; a catalog that does not open is a finding too."""
+    """Return (path, kind, version) of every finding; a catalog that does not open is a finding too."""
     try:
         journal = await Journal.open(storage)
     except AlpheusError as error:
@@ -85,7 +85,7 @@ async def what_is_found(storage: MemoryStorage) -> list[tuple[str, str, int | No
 
 
 async def everything(storage: MemoryStorage) -> tuple[list[Model], list[Event]]:
-    """All that the catalog says: every version's content, and every event with details."""
+    """Return the whole content of the catalog: every version's objects, and every event with details."""
     journal = await Journal.open(storage)
     models = [await model_of(journal, version) for version in range(journal.head.version + 1)]
     return models, [e async for e in journal.events(details=True) if isinstance(e, Event)]
@@ -149,7 +149,7 @@ async def test_every_bit_flip_is_named_or_changes_nothing(lane_count: Callable[[
     unnoticed = 0
     for path, info in (await listed(lake.storage, "")).items():
         if path in (fmt.LATEST_HINT, fmt.OLDEST_HINT) or path.startswith("data/"):
-            continue  # hints are free to lie; of data files only the size is known
+            continue  # hints may be wrong, and only the size of data files is known
         data = await lake.storage.read(path, size_max=1 << 30)
         for _ in range(min(info.size, lane_count(8, 400))):
             position, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
@@ -160,9 +160,9 @@ async def test_every_bit_flip_is_named_or_changes_nothing(lane_count: Callable[[
             found = await what_is_found(storage)
             if found:
                 named = [named for named, _, _ in found]
-                # Changed keys or pointers of a node or a root show where they lead: a version whose tree and
-                # actions disagree, a node out of bounds, a definition that is not there. A root's time shows
-                # on the version above it. Limits of a catalog definition have errors of their own.
+                # A changed key or pointer of a node or root shows in the place that it points to: a version whose tree
+                # and actions disagree, a node out of bounds, a missing definition. A root's time shows at the version
+                # above it. Limits of a catalog definition have their own errors.
                 versions = {version for _, _, version in found}
                 near = path.startswith("vn/") and versions & {(own := parse_version_file(path)[0]), own + 1}
                 led = path.startswith(("node/", "def/catalog/"))
@@ -261,7 +261,7 @@ async def test_a_lost_definition_of_an_old_version_only() -> None:
     (before,) = (await journal.load(1, [fmt.namespace_name("a")])).objects
     assert before is not None
     await lake.storage.delete(before.path)
-    # This process has it in memory; the check reads what is stored.
+    # This process has the definition in memory. The check reads the stored file.
     found = await findings(journal)
     assert {finding.path for finding in found} == {before.path}
     assert {finding.kind for finding in found} == {"corrupt_definition"}
@@ -286,7 +286,7 @@ async def test_a_definition_exchanged_for_another_valid_one() -> None:
 
 
 async def rewritten(lake: Lake, version: int, **changes: object) -> None:
-    """The root of a version with some of it exchanged."""
+    """Replace some parts of a version's root."""
     journal = await lake.open()
     path = journal.follower.log.path(version)
     file = decode_node(await lake.storage.read(path, size_max=1 << 20), path, root=True, size_max=1 << 20)
@@ -317,7 +317,7 @@ async def test_actions_and_trees_that_disagree() -> None:
     )
     actions = file.actions
     assert len(actions) == 4
-    # An action dropped: the header's count does not fit. All dropped: the diff is unexplained.
+    # With one action dropped, the header's count is wrong. With all actions dropped, the difference has no explanation.
     for kept, kind in (
         (actions[:3], "corrupt_action"),
         (actions[1:], "corrupt_history"),
@@ -332,20 +332,20 @@ async def test_actions_and_trees_that_disagree() -> None:
         assert {finding.path for finding in found if finding.version == 1} == {root.path}
         await rewritten(lake, 1, actions=actions)
     assert await findings(await lake.open()) == []
-    # A tree that lost what its actions created.
+    # A tree that lost the objects that its actions created.
     empty = (await log.read(0)).node
     await rewritten(lake, 1, node=empty)
     found = await findings(await lake.open())
     assert {(f.kind, f.version) for f in found} == {("corrupt_history", 1), ("corrupt_history", 2)}
     await rewritten(lake, 1, node=root.node)
-    # Time that goes back.
+    # Time that goes backwards.
     await rewritten(lake, 1, created_at=1)
     found = await findings(await lake.open())
     assert [(f.kind, f.version, f.path) for f in found] == [("corrupt_history", 1, root.path)]
 
 
 async def test_an_underfull_node_of_ours_is_a_finding_and_of_another_writer_none() -> None:
-    """Ours are told by their padding."""
+    """The padding shows which writer made a node."""
     for order, expected in ((3, True), (2, False)):
         lake = await small_catalog()
         (path, *_) = await listed(lake.storage, "node/")
@@ -376,7 +376,7 @@ async def test_a_damaged_next_version_is_a_finding_of_a_running_process() -> Non
     assert [(f.path, f.kind) for f in await findings(journal)] == [(path, "corrupt_node")]
     error = await raises(Corrupt, journal.load(None, [fmt.CATALOG]), kind="corrupt_node")
     assert error.path == path
-    # Versions below it stay readable.
+    # Versions below the damage stay readable.
     assert await model_of(journal, journal.head.version)
 
 
@@ -428,7 +428,7 @@ async def test_every_bit_of_a_root_is_refused_or_named_or_says_nothing(
 
 
 async def of_an_earlier_release(lake: Lake, version: int, **changes: object) -> None:
-    """The root of a version without the rows that came later, and with some of it exchanged."""
+    """Store the root of a version without the rows of later releases, with some parts replaced."""
     path = fmt.version_file(version, 32)
     file = decode_node(await root_bytes(lake, version), path, root=True, size_max=1 << 30)
     computed = (fmt.ROW_CREATED_AT_MILLIS, fmt.ROW_N_KEYS, fmt.ROW_N_ACTIONS)

@@ -1,4 +1,6 @@
-"""A damaged definition harms its own object: all others are served, and dropping it is the way out."""
+"""A damaged definition affects only its own object: all others are served, and dropping the damaged object removes the
+damage.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ HOWS = ("missing", "bytes", "large")
 
 
 async def lake_with_all() -> tuple[Lake, Journal]:
-    """a: tables t (2 rows) and u, view v bound to t, view w bound to v; b: a view that refers to t loosely."""
+    """Make namespace a with the tables t (2 rows) and u, a view v bound to t, and a view w bound to v, and namespace b
+    with a view that refers to t without a binding."""
     lake = Lake()
     journal = await lake.create(order=3)
     table = lake.table("a", "t")
@@ -106,7 +109,7 @@ async def test_one_damaged_table(how: str, replayed: bool) -> None:
     await lake.commit(journal, UpdateTable(namespace="a", name="u", set={"k": "v"}))
     assert await findings(journal) == {path}
     version = journal.head.version
-    # Views bound to it can go: its list of them is lost.
+    # Views bound to the table can be dropped: the table's list of its views is lost.
     await lake.commit(journal, DropView(namespace="a", name="w"), DropView(namespace="a", name="v"))
     dropped = await lake.commit(journal, DropTable(namespace="a", name="t"))
     assert dropped.rows_removed == 0
@@ -167,7 +170,7 @@ async def test_one_of_newer_software_stays() -> None:
 
 
 async def test_a_version_of_another_process_that_adds_a_damaged_one() -> None:
-    """What a replayed catalog follows."""
+    """A process with the catalog in memory follows such a version."""
     lake, journal = await lake_with_all()
     watching = await opened(lake, True)
     await lake.commit(journal, UpdateTable(namespace="a", name="u", set={"k": "v"}), lake.namespace("c"))

@@ -1,4 +1,4 @@
-"""Failpoints: what arming does, and that off they do nothing."""
+"""Failpoints: the effects of arming, and no effect while disarmed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_coroutine_pauses_and_the_loop_goes_on() -> None:
         assert not task.done()
         point.release()
         await task
-        await reached(POINT)  # what is released stays so
+        await reached(POINT)  # a released failpoint stays released
     assert point.hits == 2
 
 
@@ -48,7 +48,7 @@ async def test_a_thread_pauses() -> None:
         thread.start()
         await point.arrived()
         assert thread.is_alive()
-    await asyncio.to_thread(thread.join)  # disarming lets go
+    await asyncio.to_thread(thread.join)  # disarming releases the thread
 
 
 async def test_sleep_and_count() -> None:

@@ -1,4 +1,4 @@
-"""Keys, names, version files and pointers: exact texts, and what is refused."""
+"""Keys, names, version files and pointers: exact texts, and refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ OTHER = "00000000-0000-4000-8000-00000000000f"
 
 digits = st.sampled_from([32, 64])
 LIMIT = 12
-# All lengths in UTF-8 and UTF-16, both ends of the code points, and the gap of the surrogates.
+# These characters have all lengths in UTF-8 and UTF-16. They include both ends of the code points and the gap of the
+# surrogates.
 characters = st.sampled_from(
     "ab!~\x80\u00e9\u0416\u20ac\ud7ff\ue000\uff61\uffff\U00010000\U0001f600\U0010ffff"
 )
@@ -64,7 +65,7 @@ def test_a_key_gives_back_the_name_in_either_dialect(
 ) -> None:
     wanted = object_name(kind, namespace, name)
     key = small_keys(version_digits).key(wanted)
-    # A reader takes both paddings, whatever the width of the catalog is.
+    # A reader accepts both paddings, whatever the width of the catalog.
     assert {small_keys(width).parse(key) for width in (32, 64)} == {wanted}
     assert len(key.encode()) <= 2 * small_keys(32).longest_key_size()
     if version_digits == 32:
@@ -96,7 +97,7 @@ def test_bounds_hold_exactly_the_names_with_the_prefix(
     kind: Kind, objects: list[tuple[Kind, str, str]], namespace: str, prefix: str, version_digits: int
 ) -> None:
     keys = small_keys(version_digits)
-    # Neighbours that must and must not be found, whatever was drawn.
+    # Neighbours that a search must find or must not find, whatever was drawn.
     objects = [
         *objects, (kind, namespace, prefix[:LIMIT] or "a"), (kind, prefix or "a", "a"),
         (kind, namespace, "a"), (kind, namespace, "\U0010ffff"), (kind, namespace[:1], namespace),
@@ -161,7 +162,7 @@ def test_ranges_hold_both_paddings_once_and_in_order(
 
 
 def test_names_that_only_another_writer_gives() -> None:
-    """They are asked for in its dialect, and given in none."""
+    """Such names can be asked for in the other writer's dialect. No new object may have such a name."""
     theirs, ours = Keys(version_digits=64), Keys(version_digits=32)
     for name in ("two words", " lead", "tab\there", "del\x7f", "ü" * 100, "😀" * 50, "a\u0301", "a/b", ".."):
         assert fmt.check_known_name(name, theirs, Kind.TABLE) == name
@@ -306,12 +307,13 @@ def test_names_that_a_new_object_may_have(name: str) -> None:
 
 
 FORMATS_THAT_ARE_SEEN = {"\u06dd", "\u070f"}
-"""Numbers are written upon them."""
+"""Visible format characters: numbers are drawn on them."""
 
 
 def test_what_nobody_sees_is_the_same_to_every_interpreter() -> None:
-    """By the tables of Unicode 3.2, which each has: all controls, formats and separators of lines are refused, private
-    code points are not; and how many there are stays, whatever is assigned one day."""
+    """The tables of Unicode 3.2, which every interpreter has, define the refused characters. All controls, formats and
+    separators of lines are refused, and private code points are not. The number of refused characters never changes,
+    whatever Unicode assigns later."""
     refused = {c for c in map(chr, range(0x110000)) if list(fmt.unseen_places(c))}
     category = unicodedata.ucd_3_2_0.category
     known = {c for c in map(chr, range(0x110000)) if category(c) in ("Cc", "Cf", "Zl", "Zp")}
@@ -331,7 +333,7 @@ def test_the_parts_of_an_object_name_have_their_own_limits() -> None:
     ):  # fmt: skip
         with pytest.raises(InvalidInput, match=f"{part} name"):
             fmt.check_object_name(name, keys)
-    # A table may be made in a namespace whose old name could not be given any more.
+    # A table may be created in a namespace whose old name would be refused today.
     fmt.check_object_name(fmt.table_name("a/b", "t"), keys, creating=True)
     with pytest.raises(InvalidInput):
         fmt.check_object_name(fmt.namespace_name("a/b"), keys, creating=True)

@@ -1,5 +1,6 @@
-"""A catalog through its public calls: creating, opening, reading, time travel, tokens, events, and histories of
-several writers at once that must equal a serial execution."""
+"""A catalog through its public calls: creating, opening, reading, time travel, tokens, events, and histories of several
+concurrent writers, which must equal a serial execution.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +89,11 @@ async def all_events(journal: Journal, **options: object) -> list[Event | Progre
 
 
 async def verify_history(storage: Storage, accepted: dict[str, tuple[Transaction, int]]) -> None:
-    """Everything that must hold of any catalog, and of the answers that its writers got."""
+    """Check all rules that any catalog, and the answers to its writers, must keep."""
     journal = await Journal.open(storage, clock=FakeClock(1 << 42))
     assert await findings(journal) == []
     head = journal.head.version
-    # Exactly the acknowledged transactions are in the log, once, at their versions, as they were asked.
+    # The log holds exactly the acknowledged transactions, once each, at their versions, and as they were requested.
     logged: dict[str, int] = {}
     model: Model = {}
     models: dict[int, Model] = {}
@@ -135,7 +136,7 @@ async def verify_history(storage: Storage, accepted: dict[str, tuple[Transaction
 
 
 async def verify_state_equals_tree(storage: Storage, head: int) -> None:
-    """Replayed from version 0, memory equals the tree at every version."""
+    """Check that memory, replayed from version 0, equals the tree at every version."""
     journal = await Journal.open(storage)
     follower = journal.follower
     root = await follower.root(0)
@@ -157,7 +158,7 @@ async def write_at_random(
     past = {begin: model}
     refused: Counter[str] = Counter()
     for _ in range(count):
-        if rng.random() < 0.6:  # else stale: from a version seen earlier
+        if rng.random() < 0.6:  # otherwise from an older version
             begin = (await journal.refresh()).version
             model = past[begin] = await model_of(journal, begin)
         mine = dict(model)
@@ -235,7 +236,8 @@ async def test_history_on_local_disk(tmp_path: Path, lane_count: Callable[[int, 
 
 @pytest.mark.parametrize("state", [False, True])
 async def test_groups_of_several_writers(state: bool, lane_count: Callable[[int, int], int]) -> None:
-    """As daemons write: groups, a refusal that rests on unpublished members put first into the next one."""
+    """Writers act like daemons: they commit groups, and a refusal that depends on unpublished members goes first into
+    the next group."""
     seeds, accepted_count = lane_count(8, 500), 0
     for seed in range(seeds):
         lake = Lake(seed=seed)
@@ -476,7 +478,7 @@ async def test_a_clock_behind_the_head_goes_on_after_it(lake: Lake) -> None:
     lake.clock.millis += 100_000
     first = await lake.commit(journal, lake.namespace("a"))
     for _ in range(5):
-        await asyncio.sleep(0)  # the hint, for which the clock goes on
+        await asyncio.sleep(0)  # the hint, for which the clock moves on
     lake.clock.millis = first.created_at_millis - 60_000
     second = await lake.commit(journal, lake.namespace("b"))
     assert second.created_at_millis == first.created_at_millis
@@ -527,7 +529,7 @@ async def test_expired_versions(lake: Lake) -> None:
             error = await raises(Expired, call, kind="version_expired")
             assert error.oldest == 4
             assert "4" in error.hint
-    await raises(Expired, fresh.event(4))  # version 3, which tells the difference, is gone
+    await raises(Expired, fresh.event(4))  # version 3, needed for the difference, is gone
     assert [e.version for e in await all_events(fresh)] == [5, 6]
     for after in (-1, 0, 2, 3, tokens[1], tokens[3]):
         await raises(Expired, all_events(fresh, after=after))
@@ -537,7 +539,7 @@ async def test_expired_versions(lake: Lake) -> None:
         _ = [entry async for entry in fresh.log(after=1)]
     assert [entry.version async for entry in fresh.log(after=4, until=5)] == [5]
     assert await findings(fresh) == []
-    # A transaction that began below them cannot be judged.
+    # A transaction that began below the kept versions cannot be judged.
     stale = lake.transaction(fresh, lake.namespace("late"), begin=2)
     await raises(Expired, fresh.commit(stale))
     await raises(AlreadyExists, lake.create(), kind="catalog_exists")
@@ -577,7 +579,7 @@ async def test_tokens(lake: Lake) -> None:
 
 
 async def test_a_replaced_history_is_noticed() -> None:
-    """A bucket restored to an older state and written on."""
+    """A bucket was restored to an older state, and then written to."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
@@ -747,7 +749,7 @@ async def test_the_hint_is_written_after_commits_and_on_close(lake: Lake) -> Non
     assert await lake.storage.read(fmt.LATEST_HINT, size_max=99) == b"2"
 
 
-# --- state that is loaded while others write -------------------------------------------------------
+# --- loading the state while others write ----------------------------------------------------------
 
 
 @given(seed=st.integers(0, 1 << 32))

@@ -1,5 +1,6 @@
-"""Names that no new object may have: refused on creation and on rename to them, by one rule for all kinds. Objects of
-older releases, or of other writers, that have them are read, renamed away, and dropped."""
+"""Names that no new object may have: one rule for all kinds refuses them on creation and on rename. Objects of older
+releases, or of other writers, with such names can be read, renamed and dropped.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def rename(kind: Kind, name: str, new: str) -> RenameObject:
 
 
 def all_of(lake: Lake, name: str) -> list[Operation]:
-    """An object of each kind."""
+    """Return operations that create an object of each kind."""
     namespace = CreateNamespace(name=name, namespace_id=lake.identities.uuid4())
     other = name + "v"
     return [namespace, table(lake, name), view(lake, other), subscription(lake, name), advance(name, "job")]
@@ -99,7 +100,7 @@ async def test_a_name_with_what_nobody_sees_is_refused(name: str) -> None:
 
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Until it is undone: the rule of a release that did not know better."""
+    """Apply the rule of an older release, until the patch is undone."""
     monkeypatch.setattr(fmt, "unseen_places", lambda name: iter(()))
     return monkeypatch
 
@@ -123,7 +124,7 @@ async def test_objects_that_have_such_a_name_are_used_renamed_and_dropped(
     assert page.names == (name,)
     assert (await journal.list(None, Kind.PIPELINE)).names == (name,)
 
-    # Made inside it, changed, gone on with: it is there.
+    # The existing objects can be used: a table created in the namespace, a table changed, a job advanced.
     await lake.commit(journal, table(lake, "more", name))
     await lake.commit(journal, UpdateTable(namespace="a", name=name, set={"k": "v"}))
     last = await _job_of(journal, name)
@@ -143,7 +144,7 @@ async def test_objects_that_have_such_a_name_are_used_renamed_and_dropped(
     await lake.commit(journal, DropTable(namespace="a", name="seen"))
     await lake.commit(journal, DropView(namespace="a", name="seen_too"))
     assert (await journal.list(None, Kind.NAMESPACE)).names == ("a",)
-    # Gone, and not to be had again.
+    # The names are gone, and cannot be created again.
     with pytest.raises(AlpheusError):
         await lake.commit(journal, table(lake, name))
     async for finding in journal.check():

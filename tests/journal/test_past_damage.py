@@ -1,4 +1,4 @@
-"""What is read and checked of a catalog whose head, catalog definition or first version is damaged."""
+"""Reading and checking a catalog whose head, catalog definition or first version is damaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 async def lake_of(versions: int = 6) -> tuple[Lake, Journal]:
-    """Each odd version but the first writes a namespace, the others the catalog's definition."""
+    """Make a catalog in which each odd version writes a namespace, and each even version the catalog's definition."""
     lake = Lake()
     journal = await lake.create()
     for number in range(1, versions + 1):
@@ -74,9 +74,9 @@ async def test_a_damaged_head(how: str, count: int) -> None:
     assert opened.damage.path == log.path(6)
     for version in range(7 - count):
         assert await model_of(opened, version) == models[version]
-        if version < 6 - count:  # a later time may mean a version that cannot be read
+        if version < 6 - count:  # a later time may mean an unreadable version
             assert (await opened.resolve(Timestamp(times[version]))).version == version
-    # The head, and what is above the newest whole version, is refused; so is every write.
+    # Reads of the head, and of versions above the newest whole version, are refused, and so is every write.
     for call in (
         opened.resolve(None),
         opened.resolve(6),
@@ -117,7 +117,8 @@ async def test_a_damaged_catalog_definition(how: str) -> None:
 
 @pytest.mark.parametrize("how", [*DAMAGES, "gone"])
 async def test_the_first_catalog_definition_is_known_from_version_0(how: str) -> None:
-    """A catalog whose definition never changed has one file of it: damaged, its bytes are in the log all the same."""
+    """A catalog whose definition never changed has one file of it. If this file is damaged, the log still has its
+    bytes."""
     lake = Lake()
     journal = await lake.create(properties={"a": "b"}, order=5)
     for number in range(8):
@@ -140,7 +141,7 @@ async def test_the_first_catalog_definition_is_known_from_version_0(how: str) ->
     assert (await opened.list(None, Kind.NAMESPACE)).names == tuple(f"n{number}" for number in range(8))
     error = await raises(Corrupt, lake.commit(opened, lake.namespace("new")), kind="corrupt_definition")
     assert "alpheus repair" in error.hint
-    # Whatever else is damaged is told beside it, the head's root too.
+    # Other damage is reported too, even that of the head's root.
     await damage(lake, log.path(4), "torn")
     findings, summary = await checked(lake)
     assert {finding.path for finding in findings} >= {path, log.path(4)}
@@ -168,7 +169,7 @@ async def test_a_repair_writes_the_first_catalog_definition_anew() -> None:
     assert (await checked(lake))[0] == []
     assert plan(await survey(lake.storage, clock=lake.clock), Asked()).problems == ()
     assert (await lake.commit(await lake.open(), lake.namespace("m"))).version == 2
-    # Of one that was changed since, the log does not tell the bytes.
+    # For a definition that changed since, the log does not give the bytes.
     journal = await lake.open()
     await lake.commit(journal, UpdateCatalog(set={"p": "1"}))
     await damage(lake, journal.head.catalog_def, "torn")
@@ -185,7 +186,7 @@ async def test_a_missing_first_version() -> None:
     assert first in {finding.path for finding in findings}
     assert {finding.kind for finding in findings} == {"corrupt_history"}
     assert summary.versions == 7
-    # With the head damaged besides, both are told.
+    # If the head is damaged too, both are reported.
     await damage(lake, fmt.version_file(6, 32), "torn")
     findings, _ = await checked(lake)
     assert {first, fmt.version_file(6, 32)} <= {finding.path for finding in findings}
@@ -217,7 +218,7 @@ async def test_two_catalogs_in_one_prefix() -> None:
     await raises(InvalidInput, lake.open(), kind="two_histories")
     findings, _ = await checked(lake)
     assert findings[0].kind == "two_histories"
-    # And each version that is of the other one.
+    # The findings name each version of the other catalog.
     named = {finding.version for finding in findings if finding.kind == "history_replaced"}
     assert named == {0, 1, 2, 3, 4}, "4 was made on another version 3"
     for finding in findings:

@@ -1,4 +1,4 @@
-"""Repair: what it finds, what it plans, what it does, and what the log says of it afterwards."""
+"""Repair: its findings, its plan, its steps, and its record in the log."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def test_a_deleted_head_is_given_up(by: str) -> None:
     assert (action.type, action.name) == ("REPAIR", fmt.CATALOG)
     assert action.operation == Repair(head_version=4, lost=(expected,))
     assert (recorded.principal, recorded.message) == ("ann", "alpheus repair")
-    # All is as if nothing had been: no file knows more than there is, and nobody refuses.
+    # After the repair no file knows of more versions than exist, and no process refuses.
     assert await planned(lake) == Plan(head_version=5, problems=(), steps=())
     assert await fresh.follower.log.hint(fmt.LATEST_HINT) in (None, 5)
     assert [item async for item in fresh.check() if not isinstance(item, CheckSummary)] == []
@@ -98,8 +98,8 @@ async def findings(lake: Lake) -> list[tuple[str, int | None]]:
 
 
 async def test_a_hole_is_given_up() -> None:
-    """Versions 11 to 20 are gone: nothing is written, until a repair above the newest one gave them up; then nobody
-    stumbles over them, however the head is looked for."""
+    """While versions 11 to 20 are missing, nothing is written. A repair above the newest version gives the missing
+    versions up. After that they stop no process, however it looks for the head."""
     lake, journal = await lake_of(30)
     model = await model_of(journal, 30)
     token, gone = (await journal.resolve(10)).token, (await journal.resolve(11)).token
@@ -135,7 +135,7 @@ async def test_a_hole_is_given_up() -> None:
     )
     assert await planned(lake) == Plan(head_version=31, problems=(), steps=())
     assert await findings(lake) == []
-    # Who refused goes on, and who had seen the versions is told.
+    # A process that refused continues. A client that had seen the missing versions gets an error.
     for number, one in enumerate((listing, waiting, fresh)):
         assert (await lake.commit(one, lake.namespace(f"more{number}"))).version == 32 + number
     assert await model_of(fresh, 30) == model
@@ -144,7 +144,7 @@ async def test_a_hole_is_given_up() -> None:
     await raises(Corrupt, again.latest(Latest(session_token=gone)), kind="history_replaced")
     await raises(Corrupt, again.event(15), kind="history_replaced")
     await raises(Corrupt, again.resolve(15), kind="history_replaced")
-    # What lies around them is as it was.
+    # The versions around the hole are unchanged.
     assert [entry.version async for entry in again.log()] == [*range(34, 20, -1), *range(10, -1, -1)]
     for version in range(31):
         expected = version if not 11 <= version <= 20 else 10
@@ -152,7 +152,7 @@ async def test_a_hole_is_given_up() -> None:
         found_at = (await again.resolve(Timestamp(times[version]))).version
         assert times[found_at] <= times[version], version
         assert found_at >= expected
-    # Of an id that may have committed there, nobody knows; retry keys go with their versions.
+    # Whether an id committed in the hole is unknown. Retry keys are lost with their versions.
     await raises(Expired, again.outcome(old_id, certain=True))
     assert (await again.outcome((await again.follower.root(25)).transactions[0].id)).state == "committed"
     keyed = [
@@ -184,13 +184,13 @@ async def test_a_hole_below_the_version_of_a_running_writer() -> None:
     assert operation.given_up == (VersionRange(10, 10),)
     assert [one.version for one in operation.lost] == [10], "the checkpoint knew its commit id"
     assert not list(await listed(lake.storage, "checkpoint/"))
-    # Who stood below the hole goes on above it, but not with what began below.
+    # A process below the hole continues above the hole, but a transaction that began below is refused.
     error = await raises(Corrupt, lake.commit(below, lake.namespace("y")), kind="history_replaced")
     assert "version 10 was given up by a repair" in error.message
     assert (await lake.commit(below, lake.namespace("y"))).version == 13
     assert {"n9", "x", "y"} <= set((await below.list(None, Kind.NAMESPACE)).names), "the tree had it"
     assert await findings(lake) == []
-    # A hole more is one range more; what touches becomes one.
+    # Another hole adds one range. Adjacent ranges become one.
     for version in (8, 9):
         await lake.storage.delete(journal.follower.log.path(version))
     assert (await done(lake, await planned(lake))).version == 14
@@ -206,7 +206,7 @@ async def test_an_old_root_that_is_lost_keeps_nobody_from_writing_once_it_is_giv
     await raises(Corrupt, lake.commit(daemon, lake.namespace("x")), kind="history_replaced")
     await done(lake, await planned(lake))
     assert (await lake.commit(daemon, lake.namespace("x"))).version == 102
-    for number in range(34):  # past the distance at which opening meets it
+    for number in range(34):  # past the distance at which opening meets the hole
         fresh = await lake.open()
         await lake.commit(fresh, lake.namespace(f"y{number}"))
     await fresh.follower.look_at_slots()
@@ -230,7 +230,7 @@ async def test_a_head_above_a_hole_that_is_not_whole_is_not_accepted() -> None:
 
 
 async def test_all_of_a_hole_has_to_come_back() -> None:
-    """A hole that only a listing sees: when the first of its versions is back, it is listed again."""
+    """Only a listing sees this hole. When the first of its versions is back, the store is listed again."""
     lake, journal = await lake_of(100)
     log = journal.follower.log
     kept = {

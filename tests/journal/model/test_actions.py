@@ -1,4 +1,4 @@
-"""Action rows of a root: round trips, digests, and rows that are not what they must be."""
+"""Action rows of a root: round trips, digests, and malformed rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions: round trips, determinism, and stored bytes that are not what they must be."""
+"""Definitions: round trips, determinism, and malformed stored bytes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ predicates = st.builds(
 )  # fmt: skip
 marks = st.builds(WriterMark, sequence=counts, transaction_id=text, version=versions)
 references = st.lists(st.builds(Reference, text, text), max_size=3).map(tuple)
-unknown = st.sampled_from([b"", b"\xba\x3e\x03abc"])  # field 999, of somebody else
+unknown = st.sampled_from([b"", b"\xba\x3e\x03abc"])  # field 999, from another writer
 
 
 @st.composite
@@ -290,7 +290,7 @@ def test_a_view_of_another_writer_keeps_its_format(number: int, relation: bytes)
 
 
 def test_what_a_newer_writer_put_into_a_map_is_refused() -> None:
-    """protobuf keeps such an entry whole among the unknown fields: read as it is, the job would be gone."""
+    """protobuf keeps the whole entry among the unknown fields, so a reader that accepted it would lose the job."""
     job = (
         pb.JobDef(last_transaction_id="t", state="running").SerializeToString() + b"\xf8\x3e\x01"
     )  # field 1007

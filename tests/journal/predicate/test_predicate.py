@@ -1,4 +1,4 @@
-"""Predicates against their meaning said row by row: on rows, on whole files, as bytes."""
+"""Predicates against a row-by-row statement of their meaning: on rows, on whole files, as bytes."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_bytes_come_back(rng: random.Random) -> None:
 
 @given(RANDOM)
 def test_a_value_of_no_exact_place_is_compared_exactly(rng: random.Random) -> None:
-    """`compare` with any number against the same comparison of Python's exact numbers."""
+    """`compare` with any number agrees with the comparison of Python's exact numbers."""
     column = rng.choice((INT2, INT4, INT8, DECIMAL, FLOAT4))
     value: Any = rng.choice(
         (
@@ -265,7 +265,7 @@ def test_a_default_stands_for_an_absent_column(column: Column) -> None:
         assert "so it is" in explain(equal, a_file())
 
 
-# --- making them -----------------------------------------------------------------------------------
+# --- building predicates ---------------------------------------------------------------------------
 
 
 def test_values_are_given_as_python_has_them() -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints are hints: whatever lies in their folder, what is in memory is what a scan of the tree finds."""
+"""Checkpoints are hints: whatever files their folder holds, the catalog in memory equals a scan of the tree."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def contents(journal: Journal) -> dict[Key, StoredObject]:
 
 
 async def same_as_a_scan(lake: Lake, journal: Journal) -> State:
-    """The state of `journal` is what a process without any checkpoint finds."""
+    """Check that the state of `journal` equals the state of a process without checkpoints. Return the state."""
     fresh = await lake.open()
     wanted = await fresh.replay.load(from_tree=True)
     state = journal.state
@@ -146,7 +146,7 @@ async def test_any_history_with_checkpoints_at_any_moment(
                 await journal.replay._merge()
                 await step(lake, journal, rng)
                 await same_as_a_scan(lake, journal)
-        assert len(await checkpoints(lake)) <= 6  # each writer keeps three of those it knows
+        assert len(await checkpoints(lake)) <= 6  # each writer keeps three of the checkpoints that it knows
 
 
 # --- bytes -----------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_cut_anywhere_is_seen() -> None:
 
 
 def forged(columns: list[pa.Array], *, schema: pa.Schema = module.SCHEMA, **options: object) -> bytes:
-    """A checkpoint with these columns and right checksums, as far as they can be reckoned."""
+    """Return a checkpoint with these columns, and with right checksums where they can be computed."""
     rows = len(columns[0])
     try:
         sums = module._checksums(Flat(*columns), rows)
@@ -242,7 +242,7 @@ def test_offsets_that_lead_elsewhere() -> None:
 
 @pytest.mark.parametrize("column", [0, 1, 2])
 def test_values_that_begin_later_are_refused(column: int) -> None:
-    """Right checksums; and written anew they would be others, so that nobody could store it again."""
+    """The checksums are right, but a second encoding would give other checksums, so no process could store it again."""
     columns = list(GOOD)
     late = pa.py_buffer(b"".join(number.to_bytes(8, "little") for number in (1, 2, 3)))
     columns[column] = pa.LargeBinaryArray.from_buffers(
@@ -250,7 +250,7 @@ def test_values_that_begin_later_are_refused(column: int) -> None:
     )
     flat = Flat(*columns)
     facts = msgspec.structs.replace(FACTS, objects=2)
-    # Arrow writes offsets that begin at 0: the bytes are put in behind its back.
+    # Arrow writes offsets that begin at 0, so the test replaces the bytes itself.
     metadata = module._metadata(facts, module._checksums(flat, 2))
     plain = [column_of([b"ab", b"b"]) if n == column else other for n, other in enumerate(columns)]
     sink = pa.BufferOutputStream()
@@ -283,7 +283,7 @@ def test_metadata_that_says_too_much() -> None:
             decode_checkpoint(sink.getvalue().to_pybytes())
 
 
-# --- what is passed over ---------------------------------------------------------------------------
+# --- skipped checkpoints ---------------------------------------------------------------------------
 
 
 async def lake_of_tables() -> tuple[Lake, Journal]:
@@ -303,7 +303,7 @@ def rewritten(data: bytes, flat: Flat | None = None, **changes: object) -> bytes
 
 
 def with_another_path(data: bytes) -> bytes:
-    """All of it another truth: a sample cannot miss it."""
+    """Replace all entries by other entries: any sample meets the difference."""
     _, flat = decode_checkpoint(data)
     entries = [(flat.keys[row], StoredObject("def/table/other.binpb", b"x")) for row in range(len(flat))]
     return rewritten(data, Flat.of(entries))
@@ -393,7 +393,7 @@ async def test_a_damaged_definition_is_read_again() -> None:
     assert "t07" in (await reader.list(None, Kind.TABLE, namespace="a")).names
     again = await reader.checkpoint()
     assert decode_checkpoint(await lake.storage.read(again.path, size_max=10**9))[1].missing == [row]
-    await lake.storage.put(held.path, held.definition)  # somebody restored it
+    await lake.storage.put(held.path, held.definition)  # another program restored it
     reader = await loaded(lake)
     assert (await reader.load(None, [name])).objects == (held,)
 
@@ -420,12 +420,12 @@ async def test_a_version_that_expired_still_lends_its_definitions() -> None:
     await reader.load_state()
     assert storage.reads <= 1 + module.SAMPLE_DEFINITIONS
     await same_as_a_scan(lake, reader)
-    # Of the head itself, which never expires, a checkpoint is enough.
+    # The head itself never expires: a checkpoint of the head is enough.
     await reader.checkpoint()
     assert (await loaded(lake)).replay.counts.loads_from_checkpoint == 1
 
 
-# --- several at once -------------------------------------------------------------------------------
+# --- several checkpoints ---------------------------------------------------------------------------
 
 
 async def test_daemons_that_write_and_delete_at_once(lane_count: Callable[[int, int], int]) -> None:
@@ -491,7 +491,7 @@ async def test_on_a_disk_it_is_mapped_and_swapped_in(tmp_path: Path) -> None:
         info = await journal.checkpoint()
         assert journal.state.overlay_count == 0
         assert (info.version, info.objects) == (number + 1, number + 1)
-        assert await journal.checkpoint() == info  # it is there already
+        assert await journal.checkpoint() == info  # it exists already
     kept = await checkpoints(lake)
     assert len(kept) == 3
     assert journal.replay.last_checkpoint is not None
@@ -500,7 +500,7 @@ async def test_on_a_disk_it_is_mapped_and_swapped_in(tmp_path: Path) -> None:
     reader = await loaded(lake)
     assert (reader.replay.counts.loads_from_checkpoint, reader.replay.overlay_count) == (1, 0)
     for path in kept:
-        await lake.storage.delete(path)  # what is mapped stays
+        await lake.storage.delete(path)  # mapped files stay
     await same_as_a_scan(lake, reader)
     link = Path(lake.storage.local_path(kept[0]) or "")
     link.symlink_to(tmp_path / "elsewhere")
@@ -527,7 +527,7 @@ async def test_a_large_one_of_a_remote_store_is_copied_to_be_mapped(
     assert nowhere.replay.counts.loads_from_tree == 1
 
 
-# --- memory that is wrong --------------------------------------------------------------------------
+# --- wrong memory ----------------------------------------------------------------------------------
 
 
 async def test_a_state_that_drifted_is_not_stored() -> None:
@@ -575,7 +575,7 @@ async def test_symbols_that_were_compacted_while_a_checkpoint_was_written(
 
 
 def forget(journal: Journal, *names: str) -> None:
-    """Memory loses tables of namespace a."""
+    """Remove tables of namespace a from memory."""
     state = journal.state
     assert state is not None
     state._overlay |= {pack(journal.keys.key(fmt.table_name("a", name))): None for name in names}
@@ -583,7 +583,7 @@ def forget(journal: Journal, *names: str) -> None:
 
 
 async def test_memory_that_a_version_contradicts_is_left() -> None:
-    """From then on the tree is read, until it was taken into memory again."""
+    """From then on the process reads the tree, until the catalog was loaded into memory again."""
     lake, journal = await lake_of_tables()
     forget(journal, "t03")
     other = await lake.open()
@@ -599,7 +599,7 @@ async def test_memory_that_a_version_contradicts_is_left() -> None:
 
 
 async def test_what_only_memory_believes_is_never_written() -> None:
-    """A table that memory lost is not created a second time over the one that is there."""
+    """A table that memory lost is not created again over the existing table."""
     lake, journal = await lake_of_tables()
     forget(journal, "t03", "t05")
     names = [fmt.table_name("a", "t03"), fmt.table_name("a", "t05")]
@@ -616,7 +616,7 @@ async def test_what_only_memory_believes_is_never_written() -> None:
 
 
 async def test_what_a_commit_rests_on_is_asked_of_the_tree_too() -> None:
-    """A namespace that is dropped lives on in memory: no table is created in it."""
+    """Memory still holds a dropped namespace: no table is created in this namespace."""
     lake, journal = await lake_of_tables()
     await lake.commit(journal, lake.namespace("b"))
     state = journal.state
@@ -650,7 +650,7 @@ async def test_memory_that_is_left_again_while_it_heals_is_healed_again(
 
 
 async def test_a_tree_that_contradicts_itself_ends_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without anything in memory there is nothing to leave: an error, and no second attempt."""
+    """Without a catalog in memory nothing can be invalidated: the commit fails, without a second attempt."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("b"))
@@ -668,7 +668,7 @@ async def test_a_tree_that_contradicts_itself_ends_the_commit(monkeypatch: pytes
 
 
 async def without_a_third(lake: Lake) -> None:
-    """The checkpoint, as valid as before and right in each row, loses ten tables."""
+    """Remove ten tables from the checkpoint, which stays valid and right in each row."""
     (path,) = await checkpoints(lake)
     data = await lake.storage.read(path, size_max=1 << 30)
     _, flat = decode_checkpoint(data)
@@ -688,7 +688,7 @@ async def test_a_checkpoint_that_lacks_objects_is_not_taken() -> None:
 
 
 async def test_a_checkpoint_that_misled_is_gone_after_healing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SAMPLE_LEAVES", 0)  # as if chance had passed over it
+    monkeypatch.setattr(module, "SAMPLE_LEAVES", 0)  # as if no sample met the fault
     lake, journal = await lake_of_tables()
     await journal.checkpoint()
     await without_a_third(lake)
@@ -705,7 +705,7 @@ async def test_a_checkpoint_that_misled_is_gone_after_healing(monkeypatch: pytes
 
 
 async def misled(monkeypatch: pytest.MonkeyPatch) -> tuple[Lake, Journal]:
-    """A process whose memory came from a checkpoint that lacks ten tables, as if chance had passed over it."""
+    """Return a process whose memory came from a checkpoint without ten tables, as if no sample met the fault."""
     monkeypatch.setattr(module, "SAMPLE_LEAVES", 0)
     lake, journal = await lake_of_tables()
     await journal.checkpoint()
@@ -740,7 +740,7 @@ async def test_a_reload_that_cannot_delete_them_says_so(monkeypatch: pytest.Monk
 
 
 async def test_a_list_without_a_state_is_reloaded_and_no_checkpoint_touched() -> None:
-    """Who never had the catalog in memory never read one."""
+    """A process that never had the catalog in memory never read a checkpoint."""
     lake, journal = await lake_of_tables()
     await journal.checkpoint()
     reader = await lake.open()
@@ -758,7 +758,7 @@ async def test_a_list_without_a_state_is_reloaded_and_no_checkpoint_touched() ->
 async def test_a_check_leaves_what_is_wrong_and_the_next_checkpoint_is_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also where no maintenance heals: in a library."""
+    """This holds also in a library, where no maintenance heals."""
     lake, reader = await misled(monkeypatch)
     assert len((await reader.list(None, Kind.TABLE, namespace="a")).names) == 20
     assert (await reader.check_symbols()).differences == 10
@@ -807,7 +807,7 @@ async def away(path: str) -> None:
 
 
 async def test_healing_goes_on_where_deleting_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tree is not read again, and who else deletes checkpoints is no hindrance."""
+    """The tree is not read again. Another process that deletes checkpoints does no harm."""
     lake, reader = await misled(monkeypatch)
     reader.replay.invalidate("something")
     with monkeypatch.context() as patched:
@@ -874,7 +874,7 @@ async def test_who_never_had_the_catalog_in_memory_does_not_load_it_after_a_jump
 
 @pytest.mark.parametrize("is_replayed", [False, True])
 async def test_what_a_definition_calls_bound_and_is_no_name_refuses_no_commit(is_replayed: bool) -> None:
-    """A name with a space at its end has the key of the one without."""
+    """A name that ends with a space has the same key as the name without the space."""
     lake, journal = await lake_of_tables()
     view = CreateView(
         namespace="a", name="w", view_id=lake.identities.uuid4(), sql="s", dialect="spark", references=(),
@@ -958,7 +958,7 @@ async def test_a_folder_that_cannot_be_listed_costs_time_only() -> None:
 async def test_one_that_others_delete_at_once_is_written_anew(
     times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is slow writes a checkpoint of a version that is old by then."""
+    """A slow process writes a checkpoint of a version that is already old."""
     lake = Lake()
     journal, other = await lake.create(), await lake.open()
     written: list[str] = []

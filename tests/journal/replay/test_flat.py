@@ -1,4 +1,4 @@
-"""The flat table: packing keeps the order of keys, and base and changes together are the dict that they stand for."""
+"""The flat table: packing keeps the order of keys, and base and changes together equal the dict that they represent."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_base_and_changes_are_one_sorted_set(
 def test_a_large_table_finds_every_row() -> None:
     rng = random.Random(5)
     packed = sorted({rng.randbytes(rng.randrange(1, 6)) for _ in range(10 * MARK_ROWS + 7)})
-    # Of one another's beginnings and ends, so that what is found among the bytes is often no whole key.
+    # The keys share beginnings and ends, so that a match among the bytes is often not a whole key.
     packed = sorted({part for key in packed for part in (key, key[:2], key[-2:])})
     rows = KeyRows(column_of(packed))
     for row, key in enumerate(packed):
@@ -117,11 +117,11 @@ def test_names_of_many_rows_are_cut_as_a_whole_and_are_the_same() -> None:
         for name in those
     ]
     assert listed == [KEYS.parse(key) for key in keys]
-    assert len(found) < len(names) / 2  # else nothing was cut as a whole
+    assert len(found) < len(names) / 2  # otherwise no group was cut as a whole
 
 
 def test_a_plain_beginning_with_odd_names_in_it() -> None:
-    """Java's names may hold spaces and control characters: they look like padding."""
+    """Java's names may hold spaces and control characters, which look like padding."""
     java = fmt.Keys(version_digits=64, namespace_size_max=8, table_size_max=8)
     odd = ["a b", "\x01a", "a\x01", " a", "b c d", "plain", "ü", "𝄞"]
     names = [fmt.table_name(ns, name) for ns in ("n", "n m", "n  m") for name in odd]

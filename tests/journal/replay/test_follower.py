@@ -1,4 +1,6 @@
-"""Following the log: shared probes, the window, other writers' damage, and races between all that moves the head."""
+"""Following the log: shared probes, the window, damage by other writers, and races between operations that move the
+head.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from alpheus_journal.tree.node import encode_node
 
 
 async def foreign_commit(lake: Lake, journal: Journal, changes: dict[str, str | None], millis: int) -> None:
-    """A version as the Java SDK writes one: no commit id, no actions."""
+    """Write a version like the Java SDK: no commit id, no actions."""
     follower = journal.follower
     head = await journal.refresh()
     keys: dict[fmt.Key, str | None] = {}
@@ -91,7 +93,7 @@ async def test_versions_of_another_writer_without_actions() -> None:
     assert committed.created_at_millis >= lake.clock.millis - 10_000
     entries = [entry async for entry in journal.log()]
     assert [entry.transaction.id == "" for entry in entries] == [False, True, False, False]
-    # An id made long after that wrong time is still searched for below it.
+    # An id made long after that wrong time is still searched for below that version.
     first = entries[2].transaction.id
     assert (await journal.outcome(first, settle=True)).state == "committed"
     (finding,) = [item async for item in journal.check() if isinstance(item, Finding)]
@@ -101,7 +103,8 @@ async def test_versions_of_another_writer_without_actions() -> None:
 
 @pytest.mark.parametrize("is_replayed", [False, True])
 async def test_a_clock_behind_the_one_before_another_writers_version(is_replayed: bool) -> None:
-    """A version is not made before the one below it; that one, of another writer, may be older than those below."""
+    """A version's time is not before the time of the version below it. That version, of another writer, may have an
+    earlier time than the versions below it."""
     lake = Lake()
     journal = await lake.create(order=3)
     reader = await lake.open()
@@ -126,7 +129,7 @@ async def test_probes_are_shared_and_start_after_the_call() -> None:
     heads = await asyncio.gather(*(reader.refresh() for _ in range(50)))
     assert {head.version for head in heads} == {0}
     assert len(storage.log) == 1, "one probe, which begins when all of them have asked"
-    # A caller that asks during a probe sees what was committed before it asked.
+    # A caller that asks during a probe sees the commits made before it asked.
     running = asyncio.ensure_future(reader.refresh())
     await asyncio.sleep(0)
     await lake.commit(writer, lake.namespace("a"))
@@ -223,12 +226,12 @@ async def test_the_window_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [v for v in range(7) if follower.known_event(v)] == [4, 5, 6]
     monkeypatch.setattr(follower_module, "WINDOW_VERSIONS_MAX", 100)
     assert follower._weight < 100
-    monkeypatch.setattr(follower_module, "WINDOW_WEIGHT_MAX", follower._weight - 3)  # between two and three
+    monkeypatch.setattr(follower_module, "WINDOW_WEIGHT_MAX", follower._weight - 3)  # room for two
     await lake.commit(journal, lake.namespace("x"))
     assert [v for v in range(8) if follower.known_event(v)] == [6, 7]
     await lake.commit(journal, *(lake.namespace(f"m{n}") for n in range(20)))
     assert [v for v in range(9) if follower.known_event(v)] == [8], "one is always kept"
-    # What left the window is read from storage, equal to what it was.
+    # Versions that left the window are read from storage, and equal their former content.
     fresh = await lake.open()
     for version in range(9):
         assert await journal.event(version) == await fresh.event(version)
@@ -269,7 +272,7 @@ async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.Mo
     assert list(follower.find_concerning(mine)) == list(range(begin - 1, 11)), (
         "each once, none is known not to"
     )
-    # It fills up again, with what comes from now on.
+    # The window fills up again with new versions.
     for number in range(10, 16):
         await lake.commit(journal, lake.namespace(f"n{number}"))
         assert (await reader.refresh()).version == number + 1
@@ -285,7 +288,7 @@ async def test_a_jump_leaves_nothing_of_the_window_behind(monkeypatch: pytest.Mo
 
 
 async def test_a_head_is_as_fresh_as_the_beginning_of_the_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others commit while the answer is on its way is not seen: whoever asked since then looks again."""
+    """A probe does not see commits made while its answer is on the way. A caller that asked since then probes again."""
     lake = Lake()
     journal, rival = await lake.create(), await lake.open()
     follower = journal.follower
@@ -311,7 +314,7 @@ async def test_a_head_is_as_fresh_as_the_beginning_of_the_look_at_it(monkeypatch
 
 
 async def test_the_oldest_version_is_found_beside_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is damaged, or was lost by force, is not taken for expired."""
+    """Damaged versions, and versions deleted by force, do not count as expired."""
     lake = Lake()
     journal = await lake.create()
     for number in range(16):
@@ -376,7 +379,7 @@ async def test_an_own_root_is_waited_for_and_not_read_back(
     publish = storage.publish
 
     async def slow(files: dict[str, bytes], slot: str, root: bytes) -> None:
-        """The slot is filled well before the writer hears of it."""
+        """Fill the slot well before the writer gets its answer."""
         if winner == "another" and not published.is_set():
             await lake.commit(rival, lake.namespace("theirs"))
         try:
@@ -399,14 +402,14 @@ async def test_an_own_root_is_waited_for_and_not_read_back(
     assert committed.version == (1 if winner == "ours" else 2)
     first = journal.follower.log.path(1)
     reads = [record.call for record in storage.log[before:] if record.call.method == "read"]
-    # Another's is read by the follower, and as the version below ours when that is stored.
+    # Another process's root is read twice: by the follower, and as the version below ours once ours is stored.
     assert sum(call.path == first for call in reads) == (0 if winner == "ours" else 2)
 
 
 async def test_an_own_root_that_is_too_slow_is_read_back_and_accepted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A reader does not wait for ever for the answer to this process's own write, and the commit gets its answer."""
+    """A reader waits only a limited time for the answer to this process's own write, and the commit gets its answer."""
     monkeypatch.setattr(follower_module, "OWN_PATIENCE_SECONDS", 0.0)
     lake = Lake()
     await lake.create()
@@ -435,7 +438,7 @@ async def test_an_own_root_that_is_too_slow_is_read_back_and_accepted_once(
     assert await model_of(journal) == await model_of(await lake.open())
 
 
-# --- what is kept, and what memory knows of it -----------------------------------------------------
+# --- kept versions, and what memory knows of them --------------------------------------------------
 
 
 async def lake_with(versions: int, *, expired_below: int = 0) -> tuple[Lake, Journal]:
@@ -448,13 +451,14 @@ async def lake_with(versions: int, *, expired_below: int = 0) -> tuple[Lake, Jou
 
 
 async def test_what_has_expired_may_hide_what_was_made_at_the_time_of_the_oldest_that_is_kept() -> None:
-    """Versions are not made before those below them, so what was made later than one that is kept is above it."""
+    """A version is not made before the versions below it. So a transaction made later than a kept version is above this
+    version."""
     lake, _ = await lake_with(6, expired_below=3)
     follower = (await lake.open()).follower
     made_at = (await follower.root(3)).created_at_millis
     assert await follower.find_cut(3, 0) is None, "all of that is kept"
     assert await follower.find_cut(2, made_at + 1) is None
-    for sought in (made_at, made_at - 1, 0):  # 0: at any time
+    for sought in (made_at, made_at - 1, 0):  # 0 means any time
         hidden = await follower.find_cut(2, sought)
         assert isinstance(hidden, Expired)
         assert (hidden.version, hidden.oldest, hidden.path) == (2, 3, follower.log.path(2))
@@ -615,11 +619,11 @@ async def test_an_event_needs_the_version_before_it_and_the_first_one_needs_none
     ]
 
 
-# --- all of it at once -----------------------------------------------------------------------------
+# --- everything concurrently -----------------------------------------------------------------------
 
 
 async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None:
-    """Commits, refreshes, replays and readers interleave; nobody sees a version twice, out of order or not at all."""
+    """Commits, refreshes, replays and readers interleave. Each reader sees every version once and in order."""
     for seed in range(lane_count(25, 2000)):
         lake = Lake(seed=seed)
         writer = await lake.create(order=3)

@@ -1,4 +1,4 @@
-"""The fold over versions: pure, equal to a scan of the tree, and loud when a record does not continue it."""
+"""The fold over versions is pure, equals a scan of the tree, and raises when a record does not continue it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_record_that_does_not_continue_changes_nothing(wrong: VersionRecord, k
 def test_other_writers_clocks_may_go_back() -> None:
     state = state_of(BASE)
     state.apply(record(1, created_at_millis=1, commit_id="sha256-x"), {})
-    state.apply(record(2, created_at_millis=9), {})  # its writer looked at the version below it, as all do
+    state.apply(record(2, created_at_millis=9), {})  # its writer read the version below
     with pytest.raises(Corrupt):
         state.apply(record(3, created_at_millis=8), {})
 

@@ -1,4 +1,6 @@
-"""The symbol list: the same answer from memory and from the tree, at any version, compacted and reloaded meanwhile."""
+"""The symbol list: the same answer from memory and from the tree at any version, also during compactions and
+reloads.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def names_of(page: SymbolPage) -> list[ObjectName]:
 
 
 def fits(name: ObjectName, query: SymbolQuery) -> bool:
-    """What the conditions mean, one name at a time."""
+    """Return whether a name meets the conditions."""
     if query.namespace and name.namespace != query.namespace:
         return False
     glob = fnmatch.translate(query.pattern.replace("[", "[[]"))
@@ -116,11 +118,11 @@ def test_any_version_while_it_is_compacted(history: list[tuple[dict[str, bool], 
                 touched.add(pack(key))
         symbols.apply(version, changes)
         versions.append(set(living))
-        if then == "c":  # one begins now, the one that ran ends
+        if then == "c":  # the running compaction ends, and a new one begins
             if running is not None:
                 symbols.adopt(running, running.run())
             running = symbols.compaction()
-        elif then in "sS":  # the state was merged meanwhile, as of some version
+        elif then in "sS":  # the state was merged meanwhile, at some version
             of = versions[version // 2] if then == "s" else living
             rows = KeyRows(column_of(sorted(map(pack, of))))
             symbols.share(rows, [(key, unpack(key) in living) for key in touched])
@@ -162,7 +164,7 @@ def test_patterns() -> None:
     assert pattern_of("a.*[x]?").fullmatch("a.b[x]y")
     assert not pattern_of("a.*[x]?").fullmatch("a.bxy")
     assert pattern_of("*" * 4000).fullmatch("x")
-    assert not pattern_of("*a" * 2000).fullmatch("a" * 1000 + "b")  # would take for ever if it went back
+    assert not pattern_of("*a" * 2000).fullmatch("a" * 1000 + "b")  # would take forever with backtracking
 
 
 @pytest.mark.parametrize(
@@ -219,7 +221,7 @@ async def test_memory_and_tree_say_the_same_at_every_version(digits: int) -> Non
     await lake.commit(journal, DropNamespace(name="名𝄞", cascade=True))
     await asyncio.gather(*journal.replay._tasks.values())
     assert journal.replay.symbol_compactions > 0
-    other = await lake.open()  # without a list in memory: it reads the tree
+    other = await lake.open()  # without a list in memory: this process reads the tree
     for version in range(journal.head.version + 1):
         for query in (
             {}, {"limit": 3}, {"kind": Kind.TABLE, "limit": 2}, {"namespace": "ü"}, {"prefix": "a.t"},
@@ -230,7 +232,7 @@ async def test_memory_and_tree_say_the_same_at_every_version(digits: int) -> Non
             assert await all_symbols(journal, version, **query) == await all_symbols(other, version, **query)
     assert other.replay.symbols is None
     drift, _ = await asyncio.gather(other.check_symbols(), lake.commit(journal, lake.table("a", "new")))
-    await other.refresh()  # now there is a list
+    await other.refresh()  # now the list exists
     assert drift.differences == 0
     assert other.replay.symbols is not None
     assert (await other.check_symbols()).version == journal.head.version

@@ -1,4 +1,4 @@
-"""Files that another program wrote into a directory store: `make_durable`."""
+"""`make_durable`, for files that another program wrote into a directory store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpheus_journal.storage.posix import Syscalls
 
 
 class Synced(Syscalls):
-    """Notes what is fsynced; `fault` is the errno of syncing one path."""
+    """Record which paths are fsynced. `fault` is a path and the errno of its fsync."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -54,7 +54,7 @@ async def test_contents_then_every_entry_that_leads_to_them(
 ) -> None:
     await storage.make_durable([])
     assert system.paths == []
-    await storage.put("other", b"")  # the store's own first steps
+    await storage.put("other", b"")  # the first steps of the store itself
     system.paths.clear()
     await storage.make_durable(
         written(tmp_path, "data/t/x/a.parquet", "data/t/x/b.parquet", "data/t/y/c.parquet")

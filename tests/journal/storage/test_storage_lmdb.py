@@ -57,7 +57,7 @@ async def storage(tmp_path: Path) -> AsyncIterator[LmdbStorage]:
     await storage.close()
 
 
-# -- what a transaction and a key are
+# -- transactions and keys
 
 
 async def test_a_publish_is_all_or_nothing(storage: LmdbStorage) -> None:
@@ -68,7 +68,8 @@ async def test_a_publish_is_all_or_nothing(storage: LmdbStorage) -> None:
 
 
 async def test_long_paths(storage: LmdbStorage) -> None:
-    """Around the longest key: as it is, and as its beginning with a hash; listed in full, found by any prefix."""
+    """Paths around the longest key are stored whole, or as their beginning with a hash. They are listed in full, and
+    found by any prefix."""
     names = [f"def/table/{letter * count}" for letter in "ab" for count in (490, 500, 501, 502, 600, 3000)]
     names += ["def/table/" + "a" * 600 + tail for tail in ("x", "/y", "é")]
     for name in names:
@@ -132,7 +133,7 @@ async def test_the_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     await asyncio.gather(*(write(path) for path in files))
     assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
-    # Another process made it larger: this one takes that over, reading or writing.
+    # Another process made the map larger: this process adopts the size when it reads or writes.
     for script in ("vn/0", "vn/1"):
         run(WRITE_ONE, str(tmp_path / "lake"), script, str(20 << 20))
         if script == "vn/0":
@@ -154,7 +155,7 @@ async def test_a_map_that_may_not_grow(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
-    """EFBIG as a stand-in for a full disk: nothing applied, reads go on, later writes work."""
+    """EFBIG stands for a full disk: no part is applied, reads continue, later writes work."""
     assert run(FULL, str(tmp_path / "lake")) == "Exhausted no_space\nvn/0\nroot\nvn/0 vn/1\n"
 
 
@@ -210,7 +211,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 @pytest.mark.parametrize(
     ("call", "error", "number", "expected", "reading"),
     [
-        # The sync of the second transaction; the write of its meta page; room for the first.
+        # The sync of the second transaction; the write of its meta page; the allocation for the first.
         ("fdatasync", "EIO", 2, ["ok", "OutcomeUnknown reply_lost"] + ["Unavailable storage_read_only"] * 2, "vn/0"),
         ("pwrite64", "EIO", 2, ["ok", "OutcomeUnknown reply_lost"] + ["Unavailable storage_read_only"] * 2,
          "Unavailable check the disk, then restart the process"),
@@ -225,7 +226,7 @@ async def test_a_disk_that_fails(
              "-e", f"inject={call}:error={error}:when={number}")  # fmt: skip
     lines = run(PUBLISHER, str(tmp_path / "lake"), "0", strace=trace).splitlines()
     assert lines == [*expected, reading]
-    # A new process finds what was acknowledged, and works.
+    # A new process finds the acknowledged writes, and works.
     *done, found = run(PUBLISHER, str(tmp_path / "lake"), "100").splitlines()
     assert done == ["ok"] * 4
     acknowledged = {f"vn/{place}" for place, line in enumerate(expected) if line == "ok"}
@@ -277,7 +278,8 @@ async def test_damaged_files(tmp_path: Path) -> None:
     await store.put("node/a", bytes(3 << 20))
     await store.close()
     whole = (lake / "data.mdb").read_bytes()
-    # Cut: most of it, which is refused; its last pages, which read as damaged content, and the process lives.
+    # A file that lost most of its bytes is refused. A file that lost its last pages reads as damaged content, and the
+    # process survives.
     (lake / "data.mdb").write_bytes(whole[:9000])
     error = await raises(Corrupt, open_lmdb(lake, create=False))
     assert "was cut" in str(error)
@@ -292,7 +294,7 @@ async def test_damaged_files(tmp_path: Path) -> None:
 
 
 async def test_a_foreign_database(tmp_path: Path) -> None:
-    """Keys and values that no store wrote are errors, not crashes."""
+    """Keys and values that no store wrote give errors, not crashes."""
     run(
         "import lmdb, sys\n"
         "env = lmdb.open(sys.argv[1])\n"
@@ -336,7 +338,7 @@ async def test_a_directory_that_was_replaced(storage: LmdbStorage, tmp_path: Pat
         (tmp_path / "lake").mkdir(exist_ok=True)
     assert list((tmp_path / "lake").iterdir()) == []
     assert await storage.read("vn/0", size_max=SIZE_MAX) == b"root"
-    # The new one is another catalog, also while the old one is open.
+    # The new database is another catalog, also while the old one is open.
     fresh = await open_lmdb(tmp_path / "lake")
     assert await listed(fresh, "") == {}
     await fresh.create("vn/0", b"fresh")
@@ -455,7 +457,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 async def test_killed_writers_lose_nothing_acknowledged(
     tmp_path: Path, lane_count: Callable[[int, int], int]
 ) -> None:
-    """A reader stays open all the while: what a killed writer held (LMDB's locks) is free for the next one."""
+    """A reader stays open meanwhile. LMDB's locks that a killed writer held are free for the next writer."""
     acknowledged: list[int] = []
     kills = lane_count(4, 60)
     reader = await open_lmdb(tmp_path / "lake")

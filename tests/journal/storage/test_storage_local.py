@@ -52,9 +52,9 @@ async def open_local(path: Path, *, create: bool = True, system: Syscalls | None
 
 
 class Trace(Syscalls):
-    """Records the calls that matter for durability, and raises what `faults` holds for one of them.
+    """Record the calls that matter for durability, and raise the errno that `faults` holds for a call.
 
-    A key is `(call, path)`: `("fsync", "vn")`. `after` makes the call happen before it fails.
+    A key is `(call, path)`: `("fsync", "vn")`. With `after` the call happens before it fails.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Trace(Syscalls):
 
     def write(self, fd: int, data: memoryview, path: str) -> int:
         self._do(("write", path), lambda: None)
-        # A short write, as the system may do.
+        # The system may write less than it was given.
         return super().write(fd, data[: max(1, len(data) // 2)], path)
 
     def mkdir(self, name: str, directory: int) -> None:
@@ -141,7 +141,8 @@ async def test_folders_of_others_are_made_durable_once(tmp_path: Path, trace: Tr
 
 
 async def test_the_way_to_the_prefix_is_made_durable(tmp_path: Path, trace: Trace) -> None:
-    """Whoever made those directories, and once; what may not be opened is left out."""
+    """The store syncs the directories once, whichever process made them. Directories that it may not open are left
+    out."""
     (tmp_path / "new" / "deep").mkdir(parents=True)
     store = await open_local(tmp_path / "new" / "deep" / "lake", system=trace)
     await store.stat("vn/0")
@@ -231,8 +232,8 @@ async def test_one_of_many_file_fsyncs_fails(storage: LocalStorage, trace: Trace
 async def test_files_stay_open_until_every_thread_is_done_with_them(
     storage: LocalStorage, trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of many runs out of space while others are being synced: they are waited for. A descriptor that was closed,
-    and perhaps opened again as another file, would be synced in their place."""
+    """One of many files runs out of space while others are synced. The driver waits for these others: the number of a
+    closed descriptor may belong to another file, which would be synced instead."""
     files = {f"node/{number}": b"x" for number in range(40)}
     first, others_may_go_on = threading.Lock(), threading.Event()
     sync, close, all_of_them = trace.fsync, trace.close, local.wait
@@ -260,7 +261,7 @@ async def test_files_stay_open_until_every_thread_is_done_with_them(
         patched.setattr(local, "wait", waits)
         await raises(Exhausted, storage.publish(files, "vn/1", b"root"), kind="no_space")
     assert not await storage.exists("vn/1")
-    await storage.publish(files, "vn/1", b"root")  # nothing of it is in doubt
+    await storage.publish(files, "vn/1", b"root")  # no part of it is in doubt
 
 
 async def test_folder_fsync_fails_after_the_link(storage: LocalStorage, trace: Trace, tmp_path: Path) -> None:
@@ -269,7 +270,7 @@ async def test_folder_fsync_fails_after_the_link(storage: LocalStorage, trace: T
     await raises(OutcomeUnknown, storage.create("vn/1", b"root"))
     assert staged(tmp_path) == []
     trace.faults = {}
-    # Nobody can say whether it is durable, so this process does not show it either.
+    # Whether the slot is durable is unknown, so this process does not show it either.
     await raises(Unavailable, storage.read("vn/1", size_max=SIZE_MAX), kind="storage_read_only")
     await raises(Unavailable, storage.stat("vn/1"), kind="storage_read_only")
     await raises(Unavailable, storage.create("vn/1", b"root"), kind="storage_read_only")
@@ -285,7 +286,7 @@ async def test_folder_fsync_of_files_fails_before_the_slot(storage: LocalStorage
 
 @pytest.mark.parametrize("folder", ["", "vn"])
 async def test_readers_fsync_fails(tmp_path: Path, storage: LocalStorage, folder: str) -> None:
-    """Of the slots' folder, or of the prefix in which that one is named: no slot is shown then, however often asked."""
+    """The folder of the slots, or the prefix that contains it, cannot be synced. The reader never shows a slot then."""
     await storage.create("vn/0", b"root")
     trace = Trace()
     trace.faults = {("fsync", folder): errno.EIO}
@@ -553,7 +554,7 @@ async def test_opening(tmp_path: Path) -> None:
 
 
 async def test_the_prefix_is_pinned(tmp_path: Path) -> None:
-    """A link that leads elsewhere later changes nothing of an open store, but that it writes no more."""
+    """After the link leads elsewhere, an open store still reads its old directory, but writes no more."""
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     (tmp_path / "lake").symlink_to(tmp_path / "one")
@@ -583,7 +584,7 @@ async def test_a_closed_store(tmp_path: Path) -> None:
 async def test_no_descriptor_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alpheus_journal.storage.local.LIST_BATCH", 10)
     await asyncio.to_thread(lambda: None)
-    gc.collect()  # what earlier tests left must not go in between
+    gc.collect()  # files of earlier tests must not be closed in between
     before = descriptors()
     store = await open_local(tmp_path / "lake")
     await store.publish({f"data/t/{number}/w/x": b"x" for number in range(300)}, "vn/0", b"root")
@@ -706,7 +707,7 @@ def test_killed_writers_lose_nothing_acknowledged(tmp_path: Path) -> None:
         for _ in range(7 + 5 * kill):
             acknowledged.append(int(process.stdout.readline()))
         process.send_signal(signal.SIGKILL)
-        # What it acknowledged until it died counts as well.
+        # Writes that it acknowledged before it died count as well.
         rest = process.stdout.read()
         process.wait()
         for stream in (process.stdin, process.stdout):

@@ -1,4 +1,4 @@
-"""The store in memory, and the store that fails: both against the contract, then what is their own."""
+"""The store in memory, and the failing store: both against the contract, then their own features."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_lost_and_unknown_replies() -> None:
     storage = faulty({0: Fault.APPLIED_BUT_LOST, 1: Fault.NOT_APPLIED_BUT_UNKNOWN, 2: Fault.APPLIED_BUT_LOST})
     await raises(OutcomeUnknown, storage.create("a", b"1"))
     await raises(OutcomeUnknown, storage.create("b", b"1"))
-    await raises(OutcomeUnknown, storage.create("a", b"2"))  # refused, and the refusal was lost
+    await raises(OutcomeUnknown, storage.create("a", b"2"))  # a refusal that was lost
     assert set(await listed(storage.inner, "")) == {"a"}
     assert await storage.inner.read("a", size_max=1) == b"1"
 
@@ -162,7 +162,7 @@ async def test_each_write_of_a_publish_can_be_hit() -> None:
     for number, fault in itertools.product(range(3), (Fault.FAIL_BEFORE, Fault.NOT_APPLIED_BUT_UNKNOWN)):
         storage = faulty({number: fault})
         publish = storage.publish({"node/a": b"a", "node/b": b"b"}, "vn/0", b"root")
-        # An unknown outcome of a file says nothing of the slot: it was not tried.
+        # An unknown outcome of a file does not concern the slot: the slot was not tried.
         unknown = fault is Fault.NOT_APPLIED_BUT_UNKNOWN and number == 2
         await raises(OutcomeUnknown if unknown else Unavailable, publish)
         assert not await storage.inner.exists("vn/0")

@@ -1,8 +1,8 @@
-"""obstore's driver: the contract on a real S3 server, on Azurite, and on a stand-in for Google Cloud Storage; what each
-failure on the wire means; what a URL may say.
+"""obstore's driver: the contract on a real S3 server, on Azurite, and on a stand-in for Google Cloud Storage; the
+meaning of each failure on the wire; the rules for URLs.
 
-No emulator of Google Cloud Storage that takes the requests of this library could be had by a package registry, so
-`XmlStore` answers them here: it shows that the driver sends what the documents of the service ask for, and no more.
+No package registry offers an emulator of Google Cloud Storage that accepts the requests of this library. So `XmlStore`
+answers them here. This shows only that the driver sends what the service's documents ask for.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from alpheus_journal.testing.contract import ODD_PATHS, SIZE_MAX
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# --- a store that speaks what S3 and Google Cloud Storage have in common, and fails on demand
+# --- a store that speaks the common part of S3 and Google Cloud Storage, and fails on demand
 
 
 class Request(NamedTuple):
@@ -81,7 +81,7 @@ def refusal(status: int, code: str) -> bytes:
 
 
 class XmlStore:
-    """Objects of one bucket. `faults` are taken one a request, from the left; None is a request that works.
+    """Objects of one bucket. Each request takes one of `faults`, from the left; None is a request that works.
 
     A fault is a whole answer in bytes, or one of RESET, CLOSE, HANG, APPLY_THEN_RESET.
     """
@@ -103,7 +103,7 @@ class XmlStore:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the transports' own last step
+        await asyncio.sleep(0)  # the last step of the transports
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))
@@ -174,7 +174,7 @@ class XmlStore:
         return refusal(400, "NotUnderstood")
 
     def _tags_of(self, key: str) -> dict[str, str]:
-        return self.tags.get(key, {"ETag": '"e"'})  # an object that a test put there itself
+        return self.tags.get(key, {"ETag": '"e"'})  # a test put this object here itself
 
     def _list(self, prefix: str, after: str) -> bytes:
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
@@ -206,14 +206,14 @@ async def store() -> AsyncIterator[XmlStore]:
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No credentials and endpoints of the machine; each store is tried anew."""
+    """Remove the machine's credentials and endpoints. Each store runs its self-test again."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
         monkeypatch.delenv(name)
     forget_proofs()
 
 
 def s3_of(store: XmlStore, prefix: str = "lake", **options: str) -> ObjectStorage:
-    """Unsigned, with time that passes at once."""
+    """Return an unsigned store whose waiting takes no time."""
     given = {"client": "obstore", "endpoint_url": store.endpoint, "anonymous": "true", "self_test": "false"}
     query = "&".join(f"{name}={value}" for name, value in (given | options).items())
     return ObjectStorage(parse_url(f"s3://bkt/{prefix}?{query}"), clock=FakeClock(), jitter=lambda: 0.5)
@@ -241,11 +241,11 @@ class TestGoogle(StorageContract):
 
 
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's own, the same everywhere."""
+"""Azurite's own key, which is the same everywhere."""
 
 
 def make_container(endpoint: str, name: str) -> None:
-    """The library cannot make containers."""
+    """Make a container: the library cannot do this."""
     date = email.utils.formatdate(usegmt=True)
     signed = (
         f"PUT{chr(10) * 12}x-ms-date:{date}\nx-ms-version:2021-08-06\n"
@@ -302,7 +302,8 @@ class TestAzure(StorageContract):
         return open_storage(f"az://cont/{prefix}?account=devstoreaccount1&endpoint_url={self.endpoint}")
 
     async def test_odd_paths_are_taken(self) -> None:
-        """All but a backslash, which the service makes a slash of: such a file is read, and listed by another name."""
+        """A store takes every odd path except a backslash. Azure turns a backslash into a slash, so such a file can be
+        read, but its listed name differs."""
         async with self._store() as storage:
             files = {path: path.encode() for path in ODD_PATHS}
             for path, data in files.items():
@@ -362,7 +363,7 @@ async def test_large_puts_go_in_parts(s3_server: S3Server) -> None:
 
 
 def test_several_event_loops(s3_server: S3Server) -> None:
-    """One after the other and beside each other; each waits for places of its own."""
+    """Loops run one after the other and in parallel. Each loop waits for its own free connections."""
     storage = open_storage(s3_server.url(client="obstore", max_connections="2"))
     files = {f"node/{number}": b"%d" % number for number in range(20)}
     asyncio.run(storage.put_many(files))
@@ -387,7 +388,7 @@ async def test_a_missing_bucket(s3_server: S3Server) -> None:
         assert "no-such-bucket" in str(error)
 
 
-# --- one request, and what its failure means
+# --- single requests, and the meaning of their failures
 
 
 async def test_create_is_one_conditional_request(store: XmlStore) -> None:
@@ -490,7 +491,7 @@ async def test_a_cut_answer_is_read_again(store: XmlStore) -> None:
 async def test_the_size_is_known_before_the_bytes(store: XmlStore) -> None:
     storage = s3_of(store)
     endless = b'HTTP/1.1 200 OK\r\nContent-Length: 9000000000\r\nETag: "e"\r\n\r\n'
-    store.faults.append(endless)  # which never sends a byte of it
+    store.faults.append(endless)  # no byte of it is ever sent
     await raises(Corrupt, storage.read("node/a", size_max=9), kind="corrupt_node")
 
 
@@ -504,7 +505,7 @@ async def test_after_the_deadline(store: XmlStore) -> None:
     await raises(OutcomeUnknown, storage.put("node/a", b"a"))
     await raises(Unavailable, storage.publish({"node/a": b"a"}, "vn/000", b"root"))
     assert not [request for request in store.requests if "vn/000" in request.target], "the slot was tried"
-    # What may have been applied stays unknown, whatever the last attempt says.
+    # A write that may have been applied stays in doubt, whatever the last attempt answers.
     store.faults.append(refusal(500, "InternalError"))
     store.always = lambda request: refusal(429, "TooMany")
     await raises(OutcomeUnknown, storage.put("node/a", b"a"))
@@ -518,7 +519,7 @@ async def test_an_overwriting_put_is_not_sent_twice(store: XmlStore) -> None:
         store.faults.append(fault)
         await raises(OutcomeUnknown, storage.put("vn/latest", b"7"))
         assert len(store.requests) == 1
-    store.faults.append(refusal(429, "TooMany"))  # for certain not applied
+    store.faults.append(refusal(429, "TooMany"))  # certainly not applied
     await storage.put("vn/latest", b"8")
     assert store.objects == {"lake/vn/latest": b"8"}
 
@@ -588,7 +589,7 @@ async def test_after_close(store: XmlStore) -> None:
 
 
 async def test_an_answer_cannot_pass_for_no_answer(store: XmlStore) -> None:
-    """Errors are texts that hold the store's own words: none of them makes a write in doubt a definite one."""
+    """An error's text holds the store's own words. No such text turns a write in doubt into a certain outcome."""
     storage = s3_of(store)
     for words in (
         "\n  kind: Connect,\n",
@@ -603,7 +604,7 @@ async def test_an_answer_cannot_pass_for_no_answer(store: XmlStore) -> None:
 
 @given(st.text(max_size=200), st.sampled_from(["create", "write", "delete"]))
 def test_what_cannot_be_read_is_in_doubt(text: str, action: str) -> None:
-    """Without a status and without a connection that failed, a write may have been applied."""
+    """Without a status, and without a failed connection, a write may have been applied."""
     storage = ObjectStorage(parse_url("s3://bkt/x?client=obstore"))
     error = storage._error(GenericError(text), action, "vn/0", is_write=True)
     known = ("status code", "kind: Connect", "BareRedirect", "<Code>", "Error performing")
@@ -618,7 +619,7 @@ def test_what_cannot_be_read_is_in_doubt(text: str, action: str) -> None:
 
 @pytest.mark.parametrize("url", ["s3://bkt/lake?client=obstore", "gs://bkt/lake", "az://cont/lake?account=a"])
 async def test_no_credentials(url: str, store: XmlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service that gives a machine its role does not answer: nothing was sent to the store."""
+    """The service that gives a machine its role does not answer, so no request was sent to the store."""
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("AZURE_MSI_ENDPOINT", "http://127.0.0.1:9/token")
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
@@ -760,7 +761,7 @@ def test_the_account_of_the_environment_is_part_of_the_url(monkeypatch: pytest.M
 async def test_virtual_hosts(store: XmlStore) -> None:
     endpoint = store.endpoint.replace("127.0.0.1", "localhost")
     storage = s3_of(store, endpoint_url=endpoint, path_style="false")
-    # bkt.localhost is this machine (RFC 6761) where the resolver follows it
+    # bkt.localhost is this machine (RFC 6761), if the resolver follows the RFC
     with contextlib.suppress(Unavailable):
         await storage.create("vn/0", b"x")
         assert store.requests[0].headers["host"].startswith("bkt.localhost:")

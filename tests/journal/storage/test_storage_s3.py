@@ -1,5 +1,6 @@
-"""The S3 driver on real servers: the contract, and what a person is told when something is wrong. What no server
-here does on demand, a proxy in front of one does."""
+"""The S3 driver on real servers: the contract, and the words of its errors. A proxy in front of a server makes the
+failures that no server makes on demand.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def namespace(journal: Journal, name: str) -> Transaction:
 
 
 class Waits:
-    """The driver's clock and pauses: no time passes but by its own waiting, and each request takes none."""
+    """The driver's clock and pauses: only the driver's own waiting moves the time, and requests take no time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -99,7 +100,8 @@ class Waits:
 
 @asynccontextmanager
 async def proxied(server: S3Server, **options: str) -> AsyncIterator[tuple[TcpProxy, S3Storage, Waits]]:
-    """A proxy in front of the server, a store behind the proxy, and its waiting. Cheap: 4 attempts or so."""
+    """Open a proxy in front of the server, a store behind the proxy, and the store's clock. The store makes about 4
+    attempts."""
     waits = Waits()
     async with TcpProxy("127.0.0.1", server.port) as proxy:
         url = server.url(endpoint=proxy.endpoint, **({"deadline": "0.5", "read_timeout": "0.5"} | options))
@@ -221,7 +223,7 @@ async def test_a_pooled_connection_serves_many_requests(s3_server: S3Server) -> 
             await storage.read(f"vn/{number}", size_max=1)
             await storage.stat(f"vn/{number}")
         assert (proxy.count(), proxy.connection_count) == (60, 1)
-        # which would cost each body a round trip of its own
+        # an expect header would cost each body a round trip
         assert not any("expect" in record.request.headers for record in proxy.log)
 
 
@@ -234,7 +236,7 @@ async def test_no_more_connections_than_allowed(s3_server: S3Server) -> None:
 
 
 async def test_a_connection_that_was_closed_while_idle_hides_no_repetition(s3_server: S3Server) -> None:
-    """aiohttp would send the PUT again by itself, and the second one would say that the slot is taken."""
+    """aiohttp would send the PUT again by itself, and the second PUT would find the slot taken."""
     async with proxied(s3_server) as (proxy, storage, _):
         await storage.create("vn/0", b"0")
         proxy.script(request("PUT", "/vn/1"), LoseReply())
@@ -304,7 +306,7 @@ async def test_a_connection_refused_applied_nothing(s3_server: S3Server) -> None
         error = await raises(Unavailable, storage.create("vn/0", b""))
         assert "endpoint_url" in error.hint
         assert waits.pauses == []
-        await raises(Unavailable, storage.put("vn/0", b""))  # of several attempts none was in doubt
+        await raises(Unavailable, storage.put("vn/0", b""))  # none of several attempts was in doubt
         assert len(waits.pauses) > 2
     finally:
         await storage.close()
@@ -349,7 +351,7 @@ async def test_a_put_of_which_one_attempt_is_in_doubt(s3_server: S3Server) -> No
         proxy.always(request("PUT"), s3_error(400, "BadDigest"))
         await raises(OutcomeUnknown, storage.put("node/a", b"a"))
         error = await raises(Unavailable, storage.publish({"node/b": b"b"}, "vn/0", b""))
-        assert "left alone" not in error.message  # damaged on its way, each time: certainly not stored
+        assert "left alone" not in error.message  # damaged on the way each time: certainly not stored
         proxy.always(request("PUT"), LoseReply())
         proxy.clear()
         proxy.always(request("PUT", "/node/"), LoseReply())
@@ -377,7 +379,7 @@ async def test_a_damaged_or_cut_answer_is_read_again(s3_server: S3Server) -> Non
 async def test_the_cap_is_found_out_before_the_bytes_are_taken(s3_server: S3Server) -> None:
     async with proxied(s3_server) as (proxy, storage, _):
         await storage.put("node/a", bytes(4 << 20))
-        # At this speed the whole answer would take a minute, and the test's read time-out is 0.3 s.
+        # At this speed the whole answer would take a minute, and the test's read timeout is 0.3 s.
         proxy.always(request("GET"), Forward(bytes_per_second=64 << 10))
         error = await raises(Corrupt, storage.read("node/a", size_max=1000))
         assert "4194304" in error.message
@@ -412,7 +414,7 @@ async def test_a_completion_whose_answer_is_lost_is_begun_anew(s3_server: S3Serv
 
 
 async def test_parts_that_were_sent_for_nothing_are_removed(s3_server: S3Server) -> None:
-    """Part after part: one that is under way when the upload is given up may arrive after it."""
+    """Parts are removed more than once: a part that is being sent when the upload is given up may arrive later."""
     second: Match = lambda r: "partNumber=2" in r.query  # noqa: E731
     async with proxied(s3_server, read_timeout="10", max_connections="1") as (proxy, storage, _):
         proxy.script(second, s3_error(403, "AccessDenied"), Blackhole())
@@ -446,11 +448,11 @@ async def test_a_listing_that_goes_in_circles_ends(s3_server: S3Server) -> None:
             await raises(InvalidInput, listed(storage, ""), kind="storage_unsuitable")
 
 
-# -- what a person is told
+# -- the words of errors
 
 
 async def every_error(storage: Storage) -> dict[str, AlpheusError]:
-    """What each method raises; all must raise something."""
+    """Return the error of each method; every method must raise one."""
     calls = {
         "read": lambda: storage.read("vn/0", size_max=1),
         "stat": lambda: storage.stat("vn/0"),
@@ -495,7 +497,7 @@ async def test_no_credentials(s3_server: S3Server, monkeypatch: pytest.MonkeyPat
             assert error.kind == "no_credentials"
             assert "AWS_ACCESS_KEY_ID" in error.hint
         reachable(s3_server, monkeypatch)
-        await storage.create("vn/0", b"")  # they are looked for again
+        await storage.create("vn/0", b"")  # the driver looks for them again
     finally:
         await storage.close()
 
@@ -533,7 +535,7 @@ async def test_wrong_keys_and_wrong_region_are_named(
         await storage.close()
         patch.setenv("AWS_ACCESS_KEY_ID", "AKNOBODY")
         storage = open_s3(server.url())
-        # To a HEAD with an unknown key this server says 404, as if the file were absent (STORAGE.md, "Providers").
+        # This server answers a HEAD with an unknown key with 404, as if the file were absent (STORAGE.md, "Providers").
         for call in (
             lambda: listed(storage, ""),
             lambda: storage.read("vn/0", size_max=1),
@@ -561,11 +563,11 @@ async def test_the_right_region_is_named_and_nothing_is_sent_there(
             assert isinstance(error, InvalidInput)
             assert error.kind == "bad_url"
             assert "region=eu-north-1" in error.hint
-        assert proxy.count() == 7  # one each; HEAD is explained by a GET
+        assert proxy.count() == 7  # one each; a GET explains the HEAD's error
 
 
 async def test_the_own_region_in_an_answer_is_no_reproach(s3_server: S3Server) -> None:
-    """AWS puts the bucket's region into many answers. The URL names none: the environment does."""
+    """AWS puts the bucket's region into many answers. Here the environment names the region, not the URL."""
     async with proxied(s3_server) as (proxy, storage, _):
         refusal = s3_error(400, "InvalidRequest")
         own = msgspec.structs.replace(refusal, headers={"x-amz-bucket-region": s3_server.region})
@@ -619,7 +621,7 @@ async def test_a_clock_that_is_hours_off(s3_server: S3Server) -> None:
         assert storage.clock_offset_millis is not None
         assert abs(storage.clock_offset_millis) < 60_000
         date = email.utils.formatdate(4_102_444_800, usegmt=True)
-        # A HEAD's answer has no body, and a GET's tells nothing either here: the date does.
+        # A HEAD's answer has no body, and this GET's answer is empty too: the date shows the difference.
         proxy.always(request("HEAD"), Answer(status=403, headers={"Date": date}))
         proxy.always(request("GET", "/vn/"), Answer(status=403, headers={"Date": date}))
         proxy.always(request(), s3_error(403, "RequestTimeTooSkewed"))
@@ -653,7 +655,7 @@ async def test_nothing_is_written_by_a_clock_that_is_off(s3_server: S3Server, se
 
 
 async def test_a_clock_that_is_set_right_is_noticed(s3_server: S3Server) -> None:
-    """Without a request in between: the answer from before the clock was set must not count."""
+    """No request is made in between: the answer from before the clock was set must not count."""
     offset = 0.0
     storage = S3Storage(S3Url.parse(s3_server.url()), now=lambda: time.time() + offset)
     journal = await Journal.create(storage)
@@ -665,7 +667,7 @@ async def test_a_clock_that_is_set_right_is_noticed(s3_server: S3Server) -> None
 
 
 async def test_a_machine_that_slept_asks_again_before_it_refuses(s3_server: S3Server) -> None:
-    """The steady clock stands still meanwhile, so that what was learned before is an hour off."""
+    """The steady clock stands still during sleep, so the offset learned before is an hour wrong."""
     slept = 0.0
     storage = S3Storage(S3Url.parse(s3_server.url()), monotonic=lambda: time.monotonic() - slept)
     journal = await Journal.create(storage)
@@ -677,7 +679,7 @@ async def test_a_machine_that_slept_asks_again_before_it_refuses(s3_server: S3Se
 
 
 async def test_a_slow_answer_is_no_clock_that_is_off(s3_server: S3Server) -> None:
-    """A process that was stopped while an answer was on its way hears of an old time."""
+    """A process that was stopped while an answer was on its way gets an old time."""
     moments = itertools.count(0, 300)
     storage = S3Storage(
         S3Url.parse(s3_server.url(deadline="600")),
@@ -754,7 +756,7 @@ async def test_another_program_answers(s3_server: S3Server) -> None:
 async def test_tls_where_there_is_none(s3_server: S3Server) -> None:
     storage = open_s3(s3_server.url(endpoint=s3_server.endpoint.replace("http:", "https:"), deadline="0"))
     for error in (await every_error(storage)).values():
-        assert isinstance(error, Unavailable)  # a create too: nothing was sent
+        assert isinstance(error, Unavailable)  # a create too: no byte was sent
         assert "TLS" in error.message
     await storage.close()
 
@@ -818,7 +820,7 @@ CANARY = "c4n4ry/Zq+0123456789"
 
 
 async def test_no_secret_is_in_any_message(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server answers with all that it was sent, as some do when they debug."""
+    """The server's answer repeats everything that it was sent, as some servers do when they debug."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKCANARY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CANARY)
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"token-{CANARY}")
@@ -859,9 +861,9 @@ async def test_no_secret_is_in_any_message(s3_server: S3Server, monkeypatch: pyt
 
 @pytest.fixture
 def rotating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_server: S3Server) -> Callable[..., Path]:
-    """`rotating(*minutes)`: profile `rotating` gets keys AKROUND1, 2, … from a process, each good for so long; after
-    them the process fails. The file holds a letter for each call. Opening a store takes two: botocore renews at
-    once what ends within 15 minutes."""
+    """`rotating(*minutes)`: a process gives the profile `rotating` the keys AKROUND1, 2, … Each key is valid for the
+    given minutes; then the process fails. The returned file holds a letter for each call. Opening a store makes two
+    calls: botocore immediately renews a key that ends within 15 minutes."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     calls, script, config = tmp_path / "calls", tmp_path / "credentials.py", tmp_path / "config"
@@ -921,9 +923,9 @@ async def test_a_renewal_that_fails(s3_server: S3Server, rotating: Callable[...,
         while len(calls.read_text() if calls.exists() else "") < 3:
             await raises(Denied, storage.create("vn/0", b""))
         for _ in range(3):
-            await raises(Denied, storage.create("vn/0", b""))  # the old ones hold still
+            await raises(Denied, storage.create("vn/0", b""))  # the old keys are still valid
         assert key_used(proxy) == "AKROUND2"
-        assert calls.read_text() == "xxx"  # and nobody asks again at once
+        assert calls.read_text() == "xxx"  # and the driver does not ask again immediately
     calls.unlink()
     rotating(5, 5)
     async with proxied(s3_server, profile="rotating", read_timeout="20") as (proxy, storage, _):
@@ -953,7 +955,7 @@ def test_each_event_loop_has_its_own_connections(s3_server: S3Server) -> None:
         await asyncio.to_thread(thread.join)
         await storage.close()
         await storage.close()
-        assert await storage.read("node/main", size_max=9) == b"main"  # closing releases; it forbids nothing
+        assert await storage.read("node/main", size_max=9) == b"main"  # a closed store still works
         await storage.close()
 
     async def run_other() -> None:

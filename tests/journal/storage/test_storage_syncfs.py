@@ -1,4 +1,4 @@
-"""One `syncfs` for many staged files: when it is used, what its failures become, and that fsyncs take its place."""
+"""One `syncfs` for many staged files: its use, its failures, and the fsyncs that replace it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from alpheus_journal.testing import raises
 
 SIZE_MAX = 1 << 20
 FILES = {f"node/{number}": b"x" * number for number in range(AT_ONCE_MIN - 1)}
-"""With the slot they are as many as it takes."""
+"""With the slot, a publish has just enough files for `syncfs`."""
 
 
 class Trace(Syscalls):
-    """What makes durable, in order; `faults` are the errors of the next calls of `syncfs`, None where it succeeds."""
+    """Record the calls that make files durable, in order. `faults` are the errors of the next `syncfs` calls; None
+    means success."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -68,7 +69,7 @@ class Trace(Syscalls):
 
     @property
     def one_by_one(self) -> int:
-        """How many staged files got an fsync of their own."""
+        """Return how many staged files got their own fsync."""
         return len([path for name, path in self.calls if name == "fsync" and path.rpartition("/")[0]])
 
 
@@ -91,7 +92,7 @@ async def publish(store: LocalStorage, version: int) -> None:
 
 
 async def used(store: LocalStorage, trace: Trace) -> None:
-    """Past the first use, which tries whether it works."""
+    """Publish once, because the first use tests whether `syncfs` works."""
     await publish(store, 100)
     trace.calls.clear()
 
@@ -145,7 +146,7 @@ async def test_fsyncs_where_it_is_not_known_to_do(store: LocalStorage, trace: Tr
 async def test_a_first_try_that_fails_is_about_nothing_of_ours(
     store: LocalStorage, trace: Trace, number: int
 ) -> None:
-    """Forbidden, or what somebody else's files left to be reported."""
+    """The call is forbidden, or it reports an error of other programs' files."""
     trace.faults = [number]
     await publish(store, 1)
     await publish(store, 2)
@@ -181,8 +182,8 @@ async def test_no_space_is_none_and_then_there_are_fsyncs(
 
 
 class InTurn(Trace):
-    """Two writers have staged all when one of them calls `syncfs`, which fails. The other one gets every chance to call
-    it in between: this must not happen."""
+    """Two writers have staged all files when one of them calls `syncfs`, which fails. The other writer gets every
+    chance to call `syncfs` in between, and must not do so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +208,7 @@ class InTurn(Trace):
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 async def test_a_failure_told_to_one_writer_may_be_the_other_ones(tmp_path: Path, number: int) -> None:
-    """It is told once: who waits meanwhile must not take the next answer for its own."""
+    """The system reports a failure once. A writer that waits must not take the next answer for its own."""
     trace = InTurn()
     store = await asyncio.to_thread(LocalStorage, str(tmp_path), True, system=trace)
     await used(store, trace)
@@ -234,7 +235,7 @@ async def test_many_writers_at_once(tmp_path: Path, trace: Trace) -> None:
     await store.close()
 
 
-# --- what the machine says ---------------------------------------------------------------------------
+# --- the answers of the system -----------------------------------------------------------------------
 
 
 def test_kernel_versions() -> None:

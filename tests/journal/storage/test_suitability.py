@@ -1,4 +1,4 @@
-"""The start-up self-test: what it accepts, what it refuses and how it says so, who calls it and when."""
+"""The start-up self-test: the stores that it accepts and refuses, its words, its callers and its times."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_its_cost() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_failures_that_pass_are_not_the_store_s_fault(seed: int) -> None:
-    """Lost replies, late and repeated deliveries: all of them may happen, and none makes a store unsuitable."""
+    """Lost replies and late or repeated deliveries may happen, and none of them makes a store unsuitable."""
     inner = MemoryStorage()
     faults = [Fault.FAIL_BEFORE, Fault.APPLIED_BUT_LOST, Fault.NOT_APPLIED_BUT_UNKNOWN]
     storage = FaultyStorage(inner, seeded(seed, 0.15, faults=faults, reads=False))
@@ -120,7 +120,7 @@ async def test_leftovers_of_killed_processes_go_after_a_day() -> None:
 
 
 class Odd(Storage):
-    """A store in front of memory, on which a subclass changes one thing."""
+    """A store in front of memory. A subclass changes one behaviour."""
 
     def __init__(self) -> None:
         self.inner = MemoryStorage()
@@ -156,7 +156,7 @@ class IgnoresTheCondition(Odd):
 
 
 class ChecksThenWrites(Odd):
-    """The condition holds for creators that come one after the other only."""
+    """The condition of `create` holds only for creators that come one after the other."""
 
     async def create(self, path: str, data: bytes) -> None:
         if await self.inner.exists(path):
@@ -166,7 +166,7 @@ class ChecksThenWrites(Odd):
 
 
 class LastRacerWins(Odd):
-    """One is told that it won, another one's bytes stay."""
+    """One racer's create succeeds, and another racer's bytes stay."""
 
     async def create(self, path: str, data: bytes) -> None:
         try:
@@ -198,7 +198,7 @@ class KeepsNothing(Odd):
 
 
 class RemembersAbsence(Odd):
-    """Whoever asked for a file in vain gets the same answer for a while."""
+    """A client that asked for a missing file gets the same answer for a while."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class RemembersAbsenceOfStat(Odd):
 
 
 class ListsLate(Odd):
-    """A listing shows what was there one write ago."""
+    """A listing shows the files of one write ago."""
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         entries = [info async for info in self.inner.list(prefix)]
@@ -274,7 +274,7 @@ class KeepsDeletedNames(Odd):
 
 
 class TearsOverwrites(Odd):
-    """Half of the new file is there for a moment."""
+    """Half of the new file exists for a moment."""
 
     async def put(self, path: str, data: bytes) -> None:
         await self.inner.put(path, data[: len(data) // 2])
@@ -283,7 +283,7 @@ class TearsOverwrites(Odd):
 
 
 class OverwritesLate(Odd):
-    """What is read is the version before."""
+    """A read returns the version before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -368,11 +368,11 @@ async def test_whole_seconds_are_no_other_clock() -> None:
         assert await prove(storage, SeededIdentities(1, clock), clock) == seen
 
 
-# --- who calls it
+# --- callers of the self-test
 
 
 class Proving(Odd):
-    """A driver that proves itself, and counts."""
+    """A driver that proves itself, and counts the proofs."""
 
     def __init__(self, failure: AlpheusError | None = None) -> None:
         super().__init__()
@@ -457,7 +457,7 @@ async def test_a_writer_asks_the_store_s_clock() -> None:
             await raises(InvalidInput, journal.commit(transaction(journal, "a")), kind="clock_skew")
             assert await listed(storage, "") == before
             assert journal.is_settled
-        storage.offset, storage.fresh = 90_000, None  # an old answer, and a store that says no more
+        storage.offset, storage.fresh = 90_000, None  # an old answer, and a store that gives no new one
         await journal.commit(transaction(journal, "a"))
         storage.offset, storage.fresh = 90_000, 60_000
         await journal.commit(transaction(journal, "b"))
@@ -500,7 +500,8 @@ async def test_readers_do_not_prove_and_writers_do_before_they_publish() -> None
 
 
 async def test_scratch_files_of_another_process_do_not_fill_a_place() -> None:
-    """Two processes make the same catalog at the same time: the second finds the first one's self-test under way."""
+    """Two processes create the same catalog concurrently. The second process meets the first one's running
+    self-test."""
     storage = MemoryStorage()
     await storage.put("selftest/3b7c/race-0", b"")
     journal = await Journal.create(storage)
@@ -518,7 +519,7 @@ async def test_an_unknown_outcome_inside_it_is_not_one_of_the_commit() -> None:
     assert not isinstance(error, OutcomeUnknown)
 
 
-# --- URLs that no driver gets to see
+# --- URLs that never reach a driver
 
 
 @pytest.mark.parametrize(
@@ -572,18 +573,18 @@ async def test_a_real_server_passes(s3_server: S3Server, client: str) -> None:
 
 @pytest.mark.parametrize("client", ["aiobotocore", "obstore"])
 async def test_rclone_is_refused(rclone_server: S3Server, client: str) -> None:
-    """Its S3 server takes the condition for nothing."""
+    """rclone's S3 server ignores the condition."""
     url = rclone_server.url(client=client)
     storage = open_storage(url)
     error = await raises(InvalidInput, Journal.create(storage), kind="storage_unsuitable")
     assert "racing creators of one file got the answer that they won" in str(error)
-    # Not even a delete is final there: a racer's file may come back a moment after it.
+    # Not even a delete is final on rclone: a racer's file may return a moment later.
     assert not {path for path in await listed(storage, "") if not path.startswith(SCRATCH_FOLDER)}
     await storage.close()
 
 
 async def test_a_daemon_refuses_to_start_on_it(rclone_server: S3Server) -> None:
-    """With and without a catalog there."""
+    """The daemon refuses with a catalog and without one."""
     url = rclone_server.url("daemon", client="obstore")
     await raises(InvalidInput, open_journal(Config(url=url, create=True)), kind="storage_unsuitable")
     journal = await Journal.create(
@@ -591,14 +592,14 @@ async def test_a_daemon_refuses_to_start_on_it(rclone_server: S3Server) -> None:
     )
     await journal.close()
     await raises(InvalidInput, open_journal(Config(url=url)), kind="storage_unsuitable")
-    journal = await Journal.open(open_storage(url))  # a reader asks for less
+    journal = await Journal.open(open_storage(url))  # a reader needs fewer promises
     assert journal.head.version == 0
     await journal.close()
 
 
 @pytest.mark.parametrize("client", ["aiobotocore", "obstore"])
 async def test_the_self_test_can_be_left_out(rclone_server: S3Server, client: str) -> None:
-    """At one's own risk: here of a store that loses commits."""
+    """The caller takes the risk: this store loses commits."""
     storage = open_storage(rclone_server.url(client=client, self_test="false"))
     journal = await Journal.create(storage)
     assert "self_test=false" in storage.url

@@ -169,7 +169,7 @@ def test_columns_from_elsewhere_that_no_table_holds(column: Column) -> None:
 
 # --- bounds ----------------------------------------------------------------------------------------
 
-# Values as in a table; Iceberg's bytes for them (its specification, appendix D).
+# Table values, and Iceberg's bytes for them (its specification, appendix D).
 BOUNDS: list[tuple[str, dict[str, str], Any, bytes]] = [
     ("BOOLEAN", {}, True, b"\x01"),
     ("INT2", {}, -2, b"\xfe\xff\xff\xff"),
@@ -284,7 +284,7 @@ def test_no_bounds_without_usable_statistics() -> None:
     assert footer_of([1.0, 2.0, nan, nan], pa.float64())[0].upper_bounds == {}
     assert footer_of([1, 2], pa.int32(), write_statistics=False)[0].lower_bounds == {}
     assert footer_of([1, 2], pa.int32(), write_statistics=False)[0].null_counts == {}
-    assert footer_of(["x" * 5000], pa.string())[0].upper_bounds == {}  # longer than a footer takes
+    assert footer_of(["x" * 5000], pa.string())[0].upper_bounds == {}  # longer than a footer accepts
     zeros, column = footer_of([0.0, -0.0], pa.float64())
     assert str(decode_bound(column, zeros.lower_bounds[1])) == "-0.0"
     assert str(decode_bound(column, zeros.upper_bounds[1])) == "0.0"
@@ -377,7 +377,7 @@ def test_no_segment_lists_a_file_with_a_flaw(
     with pytest.raises(InvalidInput, match=reason) as refused:
         encode_segment([file], table_id=TABLE, schema_id=0)
     assert refused.value.kind == "bad_data"
-    with monkeypatch.context() as patch:  # what another, careless writer would store
+    with monkeypatch.context() as patch:  # the bytes of another, careless writer
         patch.setattr(manifest, "flaw_of", lambda file, table_id: "")
         data = encode_segment([file], table_id=TABLE, schema_id=0)
     with pytest.raises(Corrupt, match=reason) as caught:
@@ -540,7 +540,7 @@ def one(name: str, values: list[Any], kind: pa.DataType, number: int, *, nullabl
 
 
 def test_a_footer_as_spark_writes_it_is_taken() -> None:
-    # Everything optional, ids at struct fields only, other names inside lists and maps.
+    # Every column is optional, only struct fields have ids, and lists and maps use other names.
     element = pa.field("array", pa.struct([pa.field("k", pa.string(), metadata=ids(6))]))
     schema = pa.schema(
         [
@@ -640,7 +640,7 @@ def test_decimal_bounds_do_not_depend_on_the_physical_type(as_integer: bool) -> 
     assert [decode_bound(column, b) for b in (file.lower_bounds[1], file.upper_bounds[1])] == values
 
 
-# --- what a commit checks --------------------------------------------------------------------------
+# --- checks of a commit ----------------------------------------------------------------------------
 
 TABLE_DEF = TableDef(id=TABLE, columns=COLUMNS, next_column_id=10, schema_id=3)
 GOOD = {"path": data_path(), "row_count": 2, "size_bytes": 100, "schema_id": 3}
@@ -671,7 +671,7 @@ def test_a_true_segment_passes() -> None:
     ("values", "reason"),
     [
         ({"value_counts": {1: 2, 99: 2}}, "column id 99"),
-        ({"value_counts": {1: 2, 4: 2}}, "column id 4"),  # the list itself is no leaf
+        ({"value_counts": {1: 2, 4: 2}}, "column id 4"),  # the list itself is not a leaf
         ({"value_counts": {6: 2}, "null_counts": {}, "lower_bounds": {}}, "required column 'id'"),
         ({"value_counts": {1: 1}}, "1 values in 2 rows"),
         ({"null_counts": {1: 1}}, "holds 1 NULLs"),

@@ -1,4 +1,4 @@
-"""Partition specs and sort orders: their rules and text, and that rows, bounds and partition values agree."""
+"""Partition specs and sort orders: their rules and text, and the agreement of rows, bounds and partition values."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ KEYS = [
 
 
 def array_of(name: str, values: list[Any]) -> pa.Array:
-    """Of values in `decode_bound`'s units, as Arrow has them."""
+    """Return an Arrow array of values in `decode_bound`'s units."""
     kind = SCHEMA.field(name).type
     if name == "day":
         return pa.array(values, pa.int32()).cast(kind)
@@ -280,7 +280,7 @@ def test_too_many_keys() -> None:
 
 
 def test_keys_of_another_client() -> None:
-    """What no text can say."""
+    """A client's message can hold fields that no text can express."""
     for spec, says in [
         ([PartitionField(99)], "no top-level column"),
         ([PartitionField(1, "BUCKET")], "no partition transform 'BUCKET'"),
@@ -293,7 +293,7 @@ def test_keys_of_another_client() -> None:
 
 
 def file_of(name: str, values: list[Any]) -> DataFile:
-    """What the footer of a file with these values says."""
+    """Return the data file of a footer for a file with these values."""
     columns = (BY_NAME[name],)
     table = pa.Table.from_arrays([array_of(name, values)], schema=schema_of_columns(columns))
     sink = pa.BufferOutputStream()
@@ -414,7 +414,7 @@ def test_a_file_that_is_not_in_its_partition(values: dict[str, Any], says: str) 
 
 
 def test_numbers_have_one_form() -> None:
-    """Else one partition would be two."""
+    """Two forms of one number would make two partitions of one."""
     column = BY_NAME["price"]
     field = PartitionField(column.id)
     padded = b"\x00\x00\x05"

@@ -26,7 +26,8 @@ EMPTY: State = ()
 
 
 def step(state: State, call: Called) -> State | None:
-    """Counters by name. A commit (name, expected, new) is a compare and set; a read answers all counters."""
+    """Apply a call to counters by name. A commit (name, expected, new) is a compare and set; a read returns all
+    counters."""
     if not call.is_commit:
         return state if call.result == state else None
     name, expected, new = call.argument
@@ -38,7 +39,7 @@ def step(state: State, call: Called) -> State | None:
 
 
 def history(seed: int, *, clients: int = 6, count: int = 200, overlap: float = 3.0) -> list[Called]:
-    """A good history: calls take effect one after the other, and their intervals reach out to both sides."""
+    """Return a good history: calls take effect one after the other, and each call's interval includes its effect."""
     rng = random.Random(seed)
     state: State = EMPTY
     version = 0
@@ -65,7 +66,7 @@ def history(seed: int, *, clients: int = 6, count: int = 200, overlap: float = 3
             assert after is not None
             state = after
             if is_lost:
-                returned = moment + overlap * 2  # the client gives up and goes on
+                returned = moment + overlap * 2  # the client gives up and continues
         else:
             call = Called(
                 client=client, is_commit=False, argument="all", result=state, invoked=invoked, returned=returned,
@@ -78,11 +79,11 @@ def history(seed: int, *, clients: int = 6, count: int = 200, overlap: float = 3
 
 
 def planted(calls: list[Called], kind: str, rng: random.Random) -> list[Called]:
-    """The history with one lie in it."""
+    """Return the history with one planted violation."""
     commits = [call for call in calls if call.is_commit and call.is_known]
     reads = [call for call in calls if not call.is_commit]
     match kind:
-        case "stale read":  # of a version that was long over when the read began
+        case "stale read":  # a read of a version that was replaced long before the read began
             for read in sorted(reads, key=lambda call: -call.invoked):
                 over = [c for c in commits if c.returned < read.invoked]
                 if over and max(c.version or 0 for c in over) > 3:
@@ -94,8 +95,8 @@ def planted(calls: list[Called], kind: str, rng: random.Random) -> list[Called]:
                     return [c for c in calls if c is not read] + [
                         msgspec.structs.replace(read, result=old.result, version=old.version)
                     ]
-        case "lost update":  # both read the same before
-            known = {c.argument for c in commits}  # one without an answer need not have happened
+        case "lost update":  # both commits read the same value before
+            known = {c.argument for c in commits}  # a commit without an answer may not have happened
             call = rng.choice(
                 [c for c in commits if (c.argument[0], c.argument[1] - 1, c.argument[1]) in known]
             )
@@ -151,7 +152,7 @@ def called(client: str, invoked: float, returned: float, version: int, **rest: A
 
 
 def test_a_version_that_the_answers_order_wrongly_is_found_by_the_witness_only() -> None:
-    """Two commits of different names in the wrong real order: without versions there is a good order."""
+    """Two commits of different names have versions in the wrong real order. Without versions, a good order exists."""
     first = called("a", 0, 1, 2, is_commit=True, argument=("a", 0, 1))
     second = called("b", 2, 3, 1, is_commit=True, argument=("b", 0, 1))
     check_linearizable([first, second], step, EMPTY)
@@ -199,7 +200,7 @@ def test_too_large_a_history_is_not_searched() -> None:
 
 
 def test_both_checks_read_a_thousand_calls_in_moments() -> None:
-    """No assertion about time: the numbers are printed, the sizes are those that the checks must bear."""
+    """The test asserts no time. It prints the numbers; the sizes are those that the checks must handle."""
     calls = history(7, clients=8, count=1000)
     started = time.perf_counter()
     check_linearizable(calls, step, EMPTY)

@@ -1,4 +1,4 @@
-"""The fault proxy, on servers of a few lines: what it does to requests is what its actions say."""
+"""The fault proxy, on small servers: its effect on requests is the one that its actions name."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from alpheus_journal.testing.proxy import (
 
 
 class Counting:
-    """An HTTP server that answers `<number> <method> <path>`, in chunks to those who ask for `/chunked`, and says
-    goodbye after `/last`."""
+    """An HTTP server that answers `<number> <method> <path>`. It answers `/chunked` in chunks, and closes the
+    connection after `/last`."""
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
@@ -57,7 +57,7 @@ class Counting:
 
 
 async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Not HTTP: every piece comes back in capitals."""
+    """Answer every piece in capitals, without HTTP."""
     while piece := await reader.read(1000):
         writer.write(piece.upper())
     writer.close()
@@ -161,7 +161,7 @@ async def test_answers_that_the_server_did_not_give() -> None:
         assert b"<Code>SlowDown</Code><Message>later</Message><Extra>1</Extra>" in body
         assert counting.seen == []
         assert await client.ask() == (200, b"2 GET /x")
-        assert await client.ask() == (200, b"3 GET /y")  # x with its last bit turned
+        assert await client.ask() == (200, b"3 GET /y")  # x with its last bit flipped
         proxy.script(request(), Answer(status=409, headers={"X": "y"}, applied=True))
         assert await client.ask("HEAD") == (409, b"")
         assert len(counting.seen) == 4

@@ -1,4 +1,6 @@
-"""The simulated world: virtual time, one seed one run, processes that die and stand still, a network that loses."""
+"""The simulated world: virtual time, one run for each seed, processes that die and pause, a network that loses
+messages.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,7 @@ def test_the_dead_run_no_more_not_even_to_clean_up() -> None:
         assert seen == ["alive"] * 3
 
     loop.run(main())
-    assert seen[-1] == "cleaned up"  # when the world has ended, for the interpreter's sake
+    assert seen[-1] == "cleaned up"  # when the world has ended, so that the interpreter can free it
 
 
 def test_a_paused_process_stands_still_with_its_timers() -> None:

@@ -1,4 +1,4 @@
-"""The node codec: exact rows in both dialects, and the gate that hostile bytes meet."""
+"""The node codec: exact rows in both dialects, and the checks of hostile bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def child_path(number: int) -> NodePath:
 def arrow_file(
     rows: list[Row], *, schema: pa.Schema = codec.SCHEMA, batches: int = 1, **options: Any
 ) -> bytes:
-    """An Arrow file written without the code under test."""
+    """Return an Arrow file written without the code under test."""
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
     arrays = [
         pa.array(column, pa.utf8()).cast(field.type) for column, field in zip(columns, schema, strict=True)
@@ -221,7 +221,7 @@ def test_what_is_written_is_read(
     assert (file.version, file.commit_id) == ((7, "c") if is_root else (None, None))
 
 
-# --- what other writers do -------------------------------------------------------------------------
+# --- files of other writers ------------------------------------------------------------------------
 
 
 def test_an_overstated_n_keys_is_tolerated_and_an_understated_one_is_not() -> None:
@@ -324,7 +324,7 @@ def test_a_file_above_the_size_cap_is_not_looked_at() -> None:
 
 @pytest.fixture
 def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails the test when Arrow gets to see the file."""
+    """Fail the test when Arrow opens the file."""
 
     def never(*_: object) -> None:
         raise AssertionError("Arrow opened the file")
@@ -513,7 +513,7 @@ def test_a_number_beyond_its_range_is_refused(row: str, bound: int) -> None:
     told = ""
     try:
         read(arrow_file(with_row(row, str(bound - 1))), root=True)
-    except AlpheusError as error:  # the number is one, but says what the file does not bear out
+    except AlpheusError as error:  # the value is a number, but the file contradicts it
         told = str(error)
     assert f"{row!r}" not in told
 
@@ -535,7 +535,7 @@ def test_a_later_revision_of_the_format_asks_for_an_upgrade() -> None:
 def _mutated(original: bytes, source: random.Random) -> bytes:
     data = bytearray(original)
     for _ in range(source.choice([1, 1, 2, 4, 16])):
-        near_an_end = source.random() < 0.7  # where Arrow's own structures lie
+        near_an_end = source.random() < 0.7  # where Arrow's own structures are stored
         position = source.randrange(min(700, len(data)) if near_an_end else len(data))
         if near_an_end and source.random() < 0.5:
             position = len(data) - 1 - position
@@ -553,7 +553,7 @@ def _mutated(original: bytes, source: random.Random) -> bytes:
 
 
 def _fuzz(seed: int) -> None:
-    """Decodes mutated files, in a process of its own: a crash or a huge allocation ends it."""
+    """Decode mutated files in a separate process, which a crash or a huge allocation ends."""
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
     source = random.Random(seed)
 

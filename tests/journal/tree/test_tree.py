@@ -1,4 +1,4 @@
-"""The tree against a dict, its invariants after every batch, and what each function loads."""
+"""The tree against a dict, its invariants after every batch, and the nodes that each function loads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Nodes:
         return dict(self.run(tree.scan(root, LOW, HIGH)))
 
     def reachable(self, root: Node) -> dict[NodePath, tuple[Key, Key]]:
-        """The separators around every node below `root`."""
+        """Return the separators around every node below `root`."""
         found: dict[NodePath, tuple[Key, Key]] = {}
         todo = [(root, LOW, HIGH)]
         while todo:
@@ -111,7 +111,7 @@ def difference(
 def check_batch(
     nodes: Nodes, root: Node, model: dict[Key, str], changes: Mapping[Key, str | None], order: int
 ) -> tuple[Node, dict[Key, str]]:
-    """Applies one batch and checks everything that must hold after it."""
+    """Apply one batch, and check all invariants after it."""
     after_model = changed(model, changes)
     after = nodes.apply(root, changes, order)
     if after_model == model:
@@ -129,7 +129,8 @@ def check_batch(
 
 
 def check_diff_loads(nodes: Nodes, before: Node, after: Node) -> None:
-    """A subtree that both hold by one path between the same separators was not loaded, none was twice."""
+    """Check that shared subtrees were not loaded, and no node was loaded twice. A subtree is shared if both trees hold
+    it by one path between the same separators."""
     left, right = nodes.reachable(before), nodes.reachable(after)
     shared = {path for path, bounds in left.items() if right.get(path) == bounds}
     assert not shared & set(nodes.loaded)
@@ -216,7 +217,7 @@ def test_diff_of_unrelated_shapes(left: set[int], right: set[int], orders: tuple
     assert nodes.run(tree.diff(*roots)) == difference(before, after)
 
 
-# --- what is loaded --------------------------------------------------------------------------------
+# --- loads -----------------------------------------------------------------------------------------
 
 
 def test_one_change_among_100_000_loads_a_path_of_each_tree() -> None:
@@ -313,7 +314,8 @@ def test_an_error_of_the_loader_passes_through() -> None:
 
 
 def foreign(nodes: Nodes) -> tuple[Node, dict[Key, str]]:
-    """Two levels as the Java SDK writes them: an overfull leaf, empty and small ones, deleted separators."""
+    """Return a tree of two levels as the Java SDK writes it: an overfull leaf, empty and small leaves, deleted
+    separators."""
     model: dict[Key, str] = {}
     children = []
     for index, size in enumerate((40, 0, 1, 3, 0, 2)):
@@ -338,7 +340,7 @@ def test_a_foreign_tree_is_read_as_it_is() -> None:
     assert len([problem for problem in problems if "7 at most" in problem]) == 1
     assert len([problem for problem in problems if "3 at least" in problem]) == 4
     assert len([problem for problem in problems if "deleted keys" in problem]) == 1
-    # Whose nodes they are is for the caller to say; what is wrong with anybody's is found all the same.
+    # The caller says which nodes are another writer's. Faults that no writer may make are found in any node.
     assert nodes.run(tree.verify(root, order=8, is_foreign=lambda _: True)) == []
     full = root.children[0]
     assert len(nodes.run(tree.verify(root, order=8, is_foreign=lambda path: path != full))) == 1
@@ -398,11 +400,11 @@ def test_an_overfull_root_is_split_even_without_a_change() -> None:
     assert nodes.items(after) == filled(100)
 
 
-# --- trees that are none ---------------------------------------------------------------------------
+# --- malformed trees -------------------------------------------------------------------------------
 
 
 def everything(root: Node, nodes: Nodes) -> list[object]:
-    """Every function that reads, on a tree that must not be read."""
+    """Run every reading function on a malformed tree, and return the nodes that their errors name."""
     inside = [*root.keys, key(0), key(5), key(15), key(25)]
     steps: list[tree.Steps[object]] = [
         tree.find(root, inside),
@@ -427,7 +429,7 @@ def test_keys_outside_their_separators_are_refused() -> None:
     root = Node((key(10),), ("r",), (left, right))
     assert set(everything(root, nodes)) == {left}
     assert any("outside" in problem for problem in nodes.run(tree.verify(root, order=4)))
-    # The separator itself may not come again below it.
+    # The separator itself must not occur again below it.
     again = nodes.add(Node((key(10),), ("c",)))
     everything(Node((key(10),), ("r",), (nodes.add(Node((), ())), again)), nodes)
 
@@ -448,7 +450,7 @@ def test_a_cycle_is_refused() -> None:
     path = nodes.new_path()
     nodes.held[path] = Node((key(5),), ("a",), (path, path))
     everything(Node((key(10),), ("r",), (path, path)), nodes)
-    # Without a key no separator tells: the depth does.
+    # Without a key no separator shows the loop: the depth does.
     nodes.held[path] = Node((), (), (path,))
     everything(Node((), (), (path,)), nodes)
     assert len(nodes.requests) < DEPTH_MAX
@@ -486,7 +488,7 @@ def test_a_tree_that_would_grow_too_deep_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_tree_in_utf16_order_is_noticed_by_what_is_not_found_in_it() -> None:
-    """The separator sorts below U+1F600 in our order and above it in UTF-16 units."""
+    """The separator sorts below U+1F600 in our order, and above U+1F600 in UTF-16 units."""
     astral, low, high = Key("\U0001f600"), Key("\uff61"), Key("\uff70")
     nodes = Nodes()
     theirs = Node(
@@ -526,7 +528,7 @@ def test_verify_names_every_broken_invariant() -> None:
 
 @given(st.integers(0, 80), st.integers(4, 9), st.integers(0, 2**32))
 def test_random_leaves_tell_all_of_their_ranges(count: int, order: int, seed: int) -> None:
-    """And often enough asked for they are all leaves."""
+    """Enough requests return all leaves."""
     items = [(Key(f"k{number:05}"), f"def/{number}") for number in range(count)]
     nodes = Nodes()
     root = nodes.build(items, order)

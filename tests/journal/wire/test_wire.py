@@ -1,4 +1,4 @@
-"""Values to messages and back: nothing is lost on the way, and hostile input is a named error."""
+"""Values to messages and back: no part is lost on the way, and hostile input gives a named error."""
 
 from __future__ import annotations
 
@@ -379,7 +379,7 @@ def test_answers_round_trip() -> None:
     endless = msgspec.structs.replace(committed, rows_added=1 << 70, rows_removed=1 << 64)
     told = wire.decode_committed(wire.encode_committed(endless), UUID)
     assert (told.rows_added, told.rows_removed) == ((1 << 63) - 1, (1 << 63) - 1)
-    other = UUID[:-1] + "0"  # a duplicate by retry key: not the id that was asked
+    other = UUID[:-1] + "0"  # a duplicate by retry key: not the requested id
     assert wire.decode_committed(wire.encode_committed(committed), other) == committed
     assert wire.decode_committed(pb.CommitResponse(version=1), other).transaction_id == other
     for outcome in (
@@ -455,7 +455,7 @@ def test_every_class_has_its_code() -> None:
     assert all(hasattr(grpc.StatusCode, code) for code in errors.STATUS_CODES.values())
 
     class Special(NotFound):
-        """A subclass goes as its known parent."""
+        """A subclass is sent as its known parent."""
 
     assert errors.grpc_status_code_name(Special("m")) == "NOT_FOUND"
     assert type(errors.error_of_detail(errors.error_detail(Special("m")))) is NotFound
