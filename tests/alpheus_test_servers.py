@@ -1,4 +1,4 @@
-"""Real S3 servers for tests: separate processes on a loopback port, with their data in a temporary folder.
+"""Real S3 servers for tests. They are separate processes on a loopback port, with their data in a temporary folder.
 
 - ministack comes from a package index. `.ci/servers` installs it in some seconds, when it is needed.
 - versitygw is built from source once, in some minutes (`make versitygw`). It is the server to trust: it checks
@@ -6,7 +6,7 @@
 - rclone breaks the rule that catalogs need: several racing creates succeed.
 
 Without versitygw, tests run on ministack, and tests that need versitygw are skipped. With neither, all these tests are
-skipped. A run that is killed leaves its servers running; the next run ends them.
+skipped. A run that is killed leaves its servers running, and the next run ends them.
 """
 
 from __future__ import annotations

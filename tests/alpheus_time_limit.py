@@ -8,9 +8,9 @@ waiting run. (Its other method, a thread, ends the whole process.) This module c
 - The alarm rings once, and an asyncio task may swallow the exception. So it rings again, every `AGAIN_SECONDS`.
 - pytest-timeout turns the alarm off when a test fails, before the fixtures are torn down. So it is set again.
 - A library call that never returns to Python hears no alarm. Then `faulthandler_timeout` (pyproject.toml, Makefile)
-  prints the stacks of the process and ends it; pytest-xdist names the test and continues with the others.
+  prints the stacks of the process and ends it. pytest-xdist names the test and continues with the others.
 
-`--timeout=seconds` and PYTEST_TIMEOUT set another limit; 0 means none.
+`--timeout=seconds` and PYTEST_TIMEOUT set another limit. 0 means none.
 """
 
 from __future__ import annotations

@@ -639,7 +639,7 @@ async def test_nothing_of_a_refused_transaction_is_visible(lake: Lake) -> None:
     assert fmt.LATEST_HINT not in [info.path for info in (await listed(lake.storage, "node/")).values()]
 
 
-# --- what is recorded ------------------------------------------------------------------------------
+# --- recorded bytes --------------------------------------------------------------------------------
 
 
 class StillClock(FakeClock):

@@ -184,8 +184,8 @@ def test_times_in_words() -> None:
 
 
 def test_a_cancellation_in_words() -> None:
-    """A cancelled transaction is told to use another id. A late cancellation is told that the transaction has
-    committed."""
+    """The conflict's hint for a cancelled transaction is to use another id. A late cancellation learns that the
+    transaction has committed."""
     create = CreateNamespace(name="a", namespace_id=ID)
     cancels = recorded(action_of(CancelTransaction(transaction_id=ID)))
     mine = Transaction(id=ID, begin_version=0, operations=(create,))

@@ -143,7 +143,7 @@ async def test_dropped_and_back_in_one_transaction() -> None:
 
 
 async def test_the_last_definition_is_damaged() -> None:
-    """The operations on the definition before it tell the counters."""
+    """The counters are computed from the operations on the definition before it."""
     lake, journal = await one_table()
     table_id = (await tables_of(journal))["a.t"].id
     await lake.commit(journal, add_to("t", "b"))

@@ -1,5 +1,5 @@
-"""obstore's driver: the contract on a real S3 server, on Azurite, and on a stand-in for Google Cloud Storage; the
-meaning of each failure on the wire; the rules for URLs.
+"""obstore's driver on a real S3 server, on Azurite, and on a stand-in for Google Cloud Storage: the contract, the
+meaning of each failure on the wire, and the rules for URLs.
 
 No package registry offers an emulator of Google Cloud Storage that accepts the requests of this library. So `XmlStore`
 answers them here. This shows only that the driver sends what the service's documents ask for.

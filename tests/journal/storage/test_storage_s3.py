@@ -861,9 +861,9 @@ async def test_no_secret_is_in_any_message(s3_server: S3Server, monkeypatch: pyt
 
 @pytest.fixture
 def rotating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_server: S3Server) -> Callable[..., Path]:
-    """`rotating(*minutes)`: a process gives the profile `rotating` the keys AKROUND1, 2, … Each key is valid for the
-    given minutes; then the process fails. The returned file holds a letter for each call. Opening a store makes two
-    calls: botocore immediately renews a key that ends within 15 minutes."""
+    """Return `rotating(*minutes)`, which makes a profile `rotating`. A process gives the profile the keys AKROUND1, 2,
+    … Each key is valid for the given minutes; then the process fails. The returned file holds a letter for each call.
+    Opening a store makes two calls: botocore immediately renews a key that ends within 15 minutes."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     calls, script, config = tmp_path / "calls", tmp_path / "credentials.py", tmp_path / "config"
