@@ -1,4 +1,4 @@
-"""`check(footers=True)` and `check(values=True)`: data files against what the manifest says of them."""
+"""`check(footers=True)` and `check(values=True)` compare data files with their entries in the manifest."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def one_file(catalog: AsyncCatalog) -> tuple[TableDef, DataFile, bytes]:
 
 
 def both(file: DataFile, data: bytes, table: TableDef) -> tuple[list[str], list[str]]:
-    """What footer and values of the file say differently."""
+    """Return the differences that the footer shows, and those that the values show."""
     footer = footer_differences(file, len(data), read_footer(BytesIO(data), file.path), table)
     return footer, value_differences(file, pq.ParquetFile(BytesIO(data)).iter_batches(batch_size=2), table)
 
@@ -127,8 +127,7 @@ async def test_a_table_with_a_past_has_no_differences(catalog: AsyncCatalog) -> 
 
 
 def changes(file: DataFile, table: TableDef) -> dict[str, tuple[dict[str, Any], bool]]:
-    """By what is wrong with it: fields of an entry that says more or less than its file, and whether the values tell,
-    too."""
+    """Return changed fields of an entry by what is wrong with it, and whether the file's values show the error."""
     ids = {column.name: column.id for column in table.columns}
     number, name, price = ids["id"], ids["name"], ids["price"]
     columns = {column.id: column for column in table.columns}
@@ -220,7 +219,7 @@ async def test_columns_of_other_types_and_without_ids(catalog: AsyncCatalog) -> 
     for name, inner in (
         ("place", "place.x"),
         ("tags", "tags.element"),
-    ):  # the file's is a column that is gone
+    ):  # the file has another column, which was dropped
         columns = tuple(
             msgspec.structs.replace(column, id=99) if column.name == name else column
             for column in table.columns
@@ -236,7 +235,7 @@ async def test_columns_of_other_types_and_without_ids(catalog: AsyncCatalog) -> 
 
 
 async def test_texts_that_other_writers_cut_are_inside_their_bounds(catalog: AsyncCatalog) -> None:
-    """parquet-rs cuts statistics at 64 bytes, and raises the upper one."""
+    """Statistics that parquet-rs cut at 64 bytes, with a raised upper bound, are no difference."""
     await catalog.create_table("s.t", pa.schema([("name", pa.string())]))
     cut_low, cut_high = "a" * 64, "b" * 63 + "c"
     await catalog.append("s.t", pa.table({"name": [cut_low, cut_high]}))
@@ -251,7 +250,7 @@ async def test_texts_that_other_writers_cut_are_inside_their_bounds(catalog: Asy
 
 
 async def test_a_file_outside_its_partition(catalog: AsyncCatalog) -> None:
-    """A commit looks at the entry only, which may tell nothing."""
+    """`check` finds a file outside its partition. A commit only looks at the entry, which may not show the error."""
     await catalog.create_table(
         "s.t", pa.schema([("d", pa.date32()), ("v", pa.int32())]), partition_by=["month(d)"]
     )
@@ -306,7 +305,7 @@ async def test_what_is_missing_or_damaged_is_told_once(catalog: AsyncCatalog) ->
             [first.file.path, second.file.path, third.segment.path, fourth.file.path, fifth.file.path]
         )
         assert report.files == 4
-    # Of versions that are not looked at nothing else would be told.
+    # This check skips the versions up to the head, and still reports the same files.
     report = await catalog.admin.check(after=await catalog.version(), footers=True)
     assert sorted(each.path for each in report.findings) == found
 
@@ -354,7 +353,7 @@ async def test_every_flipped_bit_is_found_or_changes_nothing(
 
 
 class Counted(MemoryStorage):
-    """How many bytes of data files are asked for, and by how many callers at once."""
+    """Counts the bytes of data files that are read, and the callers that read concurrently."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -415,7 +414,7 @@ def test_over_a_daemon(tmp_path: Path, start_daemon: Callable[..., Any]) -> None
         assert (report.ok, report.files) == (True, 1)
     [file] = (tmp_path / "lake").rglob("*.parquet")
     data = bytearray(file.read_bytes())
-    data[6] ^= 1  # a page
+    data[6] ^= 1  # a byte of a page
     file.chmod(0o600)
     file.write_bytes(data)
 

@@ -1,4 +1,4 @@
-"""The symbol list and checkpoints as users reach them: on storage, through a daemon, by the command."""
+"""The symbol list and checkpoints as users see them: on storage, through a daemon, and in commands."""
 
 from __future__ import annotations
 
@@ -95,7 +95,10 @@ def test_a_checkpoint_is_what_the_next_start_maps(catalog: Catalog, start_daemon
 def test_a_check_in_a_library_leaves_memory_that_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From then on the tree is read; a reload deletes the checkpoint that memory came from."""
+    """After a check finds wrong memory, a library reads the tree.
+
+    A reload deletes the checkpoint that memory came from.
+    """
     monkeypatch.setattr(checkpoint, "SAMPLE_LEAVES", 0)
     monkeypatch.setattr(replay, "VERIFIED_OBJECTS_MAX", 0)
     url = f"file://{tmp_path}/lake"
@@ -111,7 +114,7 @@ def test_a_check_in_a_library_leaves_memory_that_is_wrong(
     with alpheus.connect(url) as catalog:
         catalog.update_catalog({"k": "v"})
         with pytest.raises(Corrupt, match=r"sales\.t5.*sales\.t6.*sales\.t7") as caught:
-            catalog.admin.checkpoint()  # which loads the other one, and compares it first
+            catalog.admin.checkpoint()  # loads the other checkpoint, and compares it first
         assert caught.value.kind == "state_drift"
         assert len(catalog.list_tables("sales")) == 8
         assert catalog.admin.symbols.check().ok

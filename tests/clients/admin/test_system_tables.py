@@ -1,4 +1,4 @@
-"""What the catalog says about itself, over both ways to it."""
+"""System tables: what the catalog reports about itself, on storage and over a daemon."""
 
 from __future__ import annotations
 
