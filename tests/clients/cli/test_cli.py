@@ -1,6 +1,6 @@
-"""The `alpheus` command: what it prints where, exit statuses, transactions of apply.
+"""The `alpheus` command: its output, its exit statuses, and the transactions of `apply`.
 
-Most run in the process through click's runner; real processes where exit, signals, pipes or exec matter.
+Most tests run in this process through click's runner. Real processes run where exit, signals, pipes or exec matter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    """The URL of a catalog with a namespace and a table."""
+    """Create a catalog with a namespace and a table, and return its URL."""
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("sales", {"owner": "ann"})
@@ -63,7 +63,7 @@ def invoke(
 
 @pytest.fixture
 def run(lake: str) -> Run:
-    """Run a command on the catalog `lake`."""
+    """Return a function that runs a command on the catalog `lake`."""
     return lambda *words, **rest: invoke(*words, url=lake, **rest)
 
 
@@ -246,7 +246,7 @@ def test_names_and_texts_of_all_scripts(run: Run) -> None:
     assert ok(run("table", "list", "商品")) == "商品.Größe\n"
     assert "NAME          FORMAT  ROWS" in ok(run("table", "list", "-l"))
     assert answer(run("--output", "json", "table", "show", "商品.Größe"))["columns"][0]["name"] == "π"
-    # What a terminal would act upon is shown, not sent; JSON carries it.
+    # A character that a terminal would act upon is shown as an escape. JSON keeps the character.
     assert "日本\\x1b[31m" in ok(run("log", "--count", "1"))
     assert (
         answers(run("--output", "json", "log", "--count", "1"))[0]["transaction"]["message"] == "日本\x1b[31m"
@@ -632,7 +632,7 @@ def test_a_cancelled_id_never_commits(run: Run) -> None:
 def test_the_same_document_from_two_processes_at_once_is_applied_once(
     lake: str, monkeypatch: pytest.MonkeyPatch, operations: list[Any]
 ) -> None:
-    """The other one commits right after this one has looked for the id."""
+    """A document is applied once, although another process applies it right after this process looked for its id."""
     text = text_of(operations, id=transaction_id())
     asked = document.parse_document(text.encode(), "here")
     genuine = document._find_applied
@@ -729,7 +729,7 @@ def process(*words: str, url: str, **rest: Any) -> subprocess.Popen[bytes]:
 
 
 def _hear_interrupts() -> None:
-    # A shell that runs the tests in the background has them ignored, and children inherit that.
+    # A shell that runs the tests in the background ignores SIGINT, and its children inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -810,7 +810,7 @@ def test_serve_answers_and_ends_on_sigterm(tmp_path: Path) -> None:
                 break
         drain = threading.Thread(target=running.stderr.read)
         drain.start()
-        # exec: the process that was started is the daemon.
+        # `exec`: the started process itself is the daemon.
         assert b"alpheus_daemon" in Path(f"/proc/{running.pid}/cmdline").read_bytes()
         grpc = f"grpc://{port_file.read_text().strip()}"
         assert answer(invoke("--output", "json", "info", url=grpc))["storage_url"] == url

@@ -1,4 +1,4 @@
-"""The commands that change columns, views and what was dropped."""
+"""The commands for columns, for views and for dropped objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    """The URL of a catalog with a namespace and a table."""
+    """Create a catalog with a namespace and a table, and return its URL."""
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("sales", {"owner": "ann"})
@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(lake: str) -> Run:
-    """Run a command on the catalog `lake`."""
+    """Return a function that runs a command on the catalog `lake`."""
     return lambda *words: CliRunner().invoke(cli.cli, ["--catalog", lake, *words])
 
 

@@ -25,7 +25,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> str:
-    """The URL of a catalog with a namespace and a table."""
+    """Create a catalog with a namespace and a table, and return its URL."""
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("sales", {"owner": "ann"})
@@ -42,7 +42,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(lake: str) -> Run:
-    """Run a command on the catalog `lake`."""
+    """Return a function that runs a command on the catalog `lake`."""
     return lambda *words: CliRunner().invoke(cli.cli, ["--catalog", lake, *words])
 
 
@@ -57,7 +57,7 @@ def test_pipelines_and_their_positions(lake: str, run: Run) -> None:
 
 
 class FakePipeline(Pipeline):
-    """Answers as told instead of running Spark."""
+    """Returns the given results instead of running Spark."""
 
     def __init__(self, *states: Any) -> None:
         super().__init__("fake")
@@ -80,7 +80,7 @@ class FakePipeline(Pipeline):
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of pipelines, and a lake without Spark."""
+    """Install a lake without Spark and a module for pipelines, and return the module."""
 
     @contextlib.contextmanager
     def lake(settings: cli.frame.Settings, name: str) -> Iterator[str]:

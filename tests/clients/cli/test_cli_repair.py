@@ -1,4 +1,4 @@
-"""`alpheus repair`: what it says, asks and does."""
+"""`alpheus repair`: what the command reports, asks and does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpheus_journal import format as fmt
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A catalog whose head, version 3, somebody deleted, and whose `vn/latest` names it."""
+    """Create a catalog, delete its head (version 3), and leave `vn/latest` naming that version."""
     with alpheus.create(f"file://{tmp_path}/lake") as catalog:
         for name in "abc":
             catalog.create_namespace(name)

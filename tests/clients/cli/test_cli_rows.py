@@ -36,7 +36,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a command on a catalog with a table of three files, one row each."""
+    """Return a function that runs a command on a catalog whose table has three files of one row each."""
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("s")
@@ -68,15 +68,17 @@ def test_rows_are_printed(run: Run) -> None:
 
 
 ATTACK = "\x9b31m\u202e\u2028\u200b\ufeff\u3164\ufe0f"
-"""What a terminal acts upon, turns round, or does not show."""
+"""Characters that a terminal acts upon, turns round, or does not show."""
 ESCAPED = "\\x9b31m\\u202e\\u2028\\u200b\\ufeff\\u3164\\ufe0f"
 
 
 def test_a_terminal_gets_no_control_of_a_catalog(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names of columns, values, and whatever else: escaped in text; in JSON as it is, and on a terminal escaped as JSON
-    may be."""
+    """Text output escapes control characters of names and values.
+
+    JSON keeps them, and escapes them only on a terminal.
+    """
     with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
         catalog.create_table(
             "s.x", pa.schema([("c" + ATTACK, pa.string())]), properties={"p" + ATTACK: "q" + ATTACK}
@@ -114,7 +116,10 @@ def test_a_limit_that_nobody_gave_is_for_people_alone(run: Run, tmp_path: Path) 
 
 
 def test_rows_are_written_as_they_are_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written stays there when a later file cannot be read, and the command says so."""
+    """Rows are written while they are read.
+
+    When a later file cannot be read, earlier rows stay written, and the command reports the file.
+    """
     with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
         first = catalog.scan("s.t").files[0].file.path
         last = catalog.scan("s.t").files[-1].file.path
@@ -126,14 +131,14 @@ def test_rows_are_written_as_they_are_read(run: Run, tmp_path: Path, monkeypatch
     assert done.exit_code == 1
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
     assert last in json.loads(done.stderr)["message"]
-    file.unlink()  # which the plan notices, before a row is written
+    file.unlink()  # the plan notices the missing file before a row is written
     done = run("--output", "json", "table", "read", "s.t")
     assert (done.exit_code, done.stdout) == (1, "")
     assert last in json.loads(done.stderr)["message"]
 
 
 def test_what_is_printed_as_json_is_taken_as_rows(run: Run, tmp_path: Path) -> None:
-    """Numbers that are not finite too, which JSON has not: they are no NULL."""
+    """Printed JSON can be appended as rows. Numbers that are not finite, which JSON lacks, do not become NULL."""
     url = f"file://{tmp_path}/lake"
     schema = pa.schema([("x", pa.float64()), ("xs", pa.list_(pa.float32())), ("b", pa.binary())])
     rows = [

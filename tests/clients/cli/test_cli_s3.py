@@ -1,4 +1,4 @@
-"""A catalog on S3 from the shell: credentials in the environment, none in the URL."""
+"""A catalog on S3 from the shell: credentials are in the environment, and none are in the URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from alpheus_journal.storage.s3 import S3Url
 
 
 class Shell:
-    """Runs `alpheus` on one URL, in this process. Ends in an assertion unless the exit status is `status`."""
+    """Runs `alpheus` on one URL in this process, and asserts that the exit status is `status`."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""The commands that run a pipeline, as processes with real Spark over a daemon: what they print, and how they exit."""
+"""The commands that run a pipeline, as processes with real Spark over a daemon: their output and exit statuses."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ SCHEMA = pa.schema([("id", pa.int64())])
 def test_a_pipeline_is_run_and_looked_after_by_the_command_line(
     tmp_path: Path, start_daemon: Callable[..., Any], lane_count: Callable[[int, int], int]
 ) -> None:
-    """A short run starts Spark for `serve` alone; `make slow LANE=cli_spark` for each `run`, too."""
+    """The command line runs a pipeline and manages it.
+
+    A short run starts Spark for `serve` only. `make slow LANE=cli_spark` starts Spark for each `run`, too.
+    """
     url = start_daemon(f"file://{tmp_path}/lake", "--create").url
     (tmp_path / "marts.py").write_text(MARTS)
     words = [sys.executable, "-m", "alpheus", "--output", "json", "pipeline"]
     environment = os.environ | {"ALPHEUS_CATALOG": url}
 
     def told(status: int, *command: str) -> list[Any]:
-        """The lines of a command that ends so."""
+        """Run a command, check its exit status, and return its lines."""
         done = subprocess.run(
             [*words, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )

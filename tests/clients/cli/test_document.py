@@ -1,4 +1,4 @@
-"""Documents of `alpheus apply`: what is refused and where, values in JSON; column types as text."""
+"""Documents of `alpheus apply`: which are refused and where, values in JSON, and column types as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions counted from the head, and times that have not come: in Python, over a daemon, on the command line."""
+"""Versions counted from the head, and times in the future: in Python, over a daemon and on the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpheus_journal.errors import AlpheusError
 
 @pytest.fixture(scope="module", params=["direct", "remote"])
 def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
-    """Of versions 0 to 5, which made the namespaces n1 to n5."""
+    """Yield a catalog of versions 0 to 5. Versions 1 to 5 created the namespaces n1 to n5."""
     with alpheus.connect(lake_by(request.param), create=True) as opened:
         for number in range(1, 6):
             opened.create_namespace(f"n{number}")
