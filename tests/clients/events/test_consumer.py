@@ -1,4 +1,4 @@
-"""A consumer of a durable subscription in one process: its turns, its signs, and what it says of what it read."""
+"""A consumer of a durable subscription in one process: its turns, its signs of life, and its acknowledgements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from alpheus_journal.testing import Lake
 
 
 async def last_of(mail: AsyncSubscription) -> None:
-    """Read until it ends."""
+    """Read the subscription until it ends."""
     async for _ in mail:
         pass
 
@@ -57,7 +57,7 @@ async def test_a_cancelled_reader_loses_nothing() -> None:
 
 
 class Gate:
-    """An `Access` whose acknowledgements wait until it is open."""
+    """An `Access` that holds acknowledgements back until `open` is set."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -81,7 +81,7 @@ def gated(journal: Journal, lake: Lake, seed: int = 0) -> tuple[Gate, AsyncSubsc
 
 
 async def test_a_turn_that_is_cancelled_while_it_begins() -> None:
-    """The claim is committed and its first sign is not written: it goes on with that claim, or gives it back."""
+    """A consumer that is cancelled between its claim and its first sign of life keeps the claim, or gives it back."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
@@ -110,7 +110,7 @@ async def test_a_turn_that_is_cancelled_while_it_begins() -> None:
 
 
 async def test_a_turn_that_is_lost_before_it_begins() -> None:
-    """Whoever hears with his first sign that another was faster stands by again."""
+    """A consumer whose first sign of life shows that another consumer was faster stands by again."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
@@ -145,7 +145,10 @@ async def test_an_event_that_cannot_be_read_is_not_passed_over(monkeypatch: pyte
 
 
 async def test_what_does_not_match_counts_as_done() -> None:
-    """Where nothing is open, the position follows the log: history that nobody needs can expire."""
+    """Events that do not match count as done.
+
+    While no event is open, the position follows the log, so that history can expire.
+    """
     lake = Lake()
     journal = await lake.create()
     session = session_on(journal, lake)
@@ -221,7 +224,7 @@ async def test_files_of_earlier_turns_go() -> None:
 
 
 class Heart:
-    """The sleeping and the clock of a consumer, and what becomes of its acknowledgements."""
+    """Controls the sleeping, the clock and the acknowledgements of a consumer."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -249,7 +252,7 @@ class Heart:
         self.written.append(position)
 
     async def beat(self) -> None:
-        """Until it sleeps again."""
+        """Wake the consumer, and wait until it sleeps again."""
         await self.asleep.wait()
         self.asleep.clear()
         self._go_on.set()
@@ -260,7 +263,7 @@ class Heart:
 async def beating(
     lake: Lake, *, lease: float = 12.0
 ) -> AsyncIterator[tuple[Journal, Heart, AsyncSubscription]]:
-    """A consumer whose turn it is, of a lease that asks for a sign every four seconds."""
+    """Yield a consumer that holds the turn. Its lease needs a sign of life every four seconds."""
     journal = await lake.create()
     session = session_on(journal, lake)
     heart = Heart(journal)
@@ -268,7 +271,7 @@ async def beating(
     call = session.call
 
     async def call_once(what: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        """As after the time in which a call is tried again."""
+        """Call once for acknowledgements, as if the time for retries were over."""
         return await (attempt() if what == "acknowledge" else call(what, attempt))
 
     session.call = call_once  # type: ignore[method-assign]
@@ -305,7 +308,10 @@ async def test_a_consumer_that_left_gives_no_more_signs() -> None:
     ids=lambda error: error.kind,
 )
 async def test_an_outage_during_a_sign_costs_no_turn(outage: AlpheusError) -> None:
-    """It is given again after a quarter of the time, and the next ones at the pace of before."""
+    """A sign of life that an outage prevented is sent again after a quarter of the pause.
+
+    Later signs keep the normal pace.
+    """
     lake = Lake()
     async with beating(lake) as (journal, heart, mail):
         await heart.beat()
@@ -345,7 +351,7 @@ async def test_an_acknowledgement_is_a_sign() -> None:
         heart.now = 3.0
         await mail.acknowledge(event)
         said = len(heart.written)
-        heart.now = 0.0  # the four seconds of its sleep are added to this
+        heart.now = 0.0  # the consumer's sleep adds its four seconds to this
         await heart.beat()
         assert (len(heart.written), heart.pauses[-1]) == (said, 3.0), "four less the one since"
         await heart.beat()
@@ -365,7 +371,7 @@ async def test_acknowledging_an_older_event_takes_nothing_back() -> None:
     assert mail.position == second.version
     await mail.acknowledge(first)
     assert mail.position == second.version
-    await mail._write()  # a sign of life says where it is
+    await mail._write()  # a sign of life carries the position
     await mail.close()
     shown = await AsyncSubscriptions(session).load("mail")
     assert shown.position == second.version
@@ -374,7 +380,10 @@ async def test_acknowledging_an_older_event_takes_nothing_back() -> None:
 
 
 class Feed:
-    """An `Access` whose event streams end at a version with an error; they are counted, open and opened."""
+    """An `Access` whose event streams end with an error at a version.
+
+    It counts the streams that are open and that were opened.
+    """
 
     def __init__(self, inner: Any, version: int, error: AlpheusError) -> None:
         self._inner = inner
@@ -474,7 +483,10 @@ async def test_only_what_was_delivered_can_be_acknowledged() -> None:
 
 
 async def test_who_stands_by_looks_at_the_pace_of_the_lease_and_takes_over_when_it_has_run_out() -> None:
-    """Whatever the holder writes is a sign; from the last one the whole lease is waited for."""
+    """Everything that the holder writes is a sign of life.
+
+    A waiting consumer takes over a whole lease after the last sign.
+    """
     lake = Lake()
     async with beating(lake) as (journal, _, holder):
         await lake.commit(journal, lake.namespace("a"))
@@ -485,7 +497,7 @@ async def test_who_stands_by_looks_at_the_pace_of_the_lease_and_takes_over_when_
         async def sleep(seconds: float) -> None:
             nonlocal now
             if other.epoch:
-                await asyncio.Event().wait()  # its own signs, once it has the turn
+                await asyncio.Event().wait()  # its own signs of life, after it has the turn
             waits.append(seconds)
             now += seconds
             if len(waits) == 4:

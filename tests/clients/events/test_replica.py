@@ -1,4 +1,4 @@
-"""Replicas: the same answers as the catalog at the same version, whatever is committed and whatever breaks."""
+"""Replicas answer as the catalog does at the same version, whatever is committed and whatever breaks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 @asynccontextmanager
 async def catalog_on(lake: Lake) -> AsyncIterator[AsyncCatalog]:
-    """A client that opened the lake's storage itself."""
+    """Yield a client that opened the lake's storage itself."""
     journal = await lake.open()
     catalog = AsyncCatalog(direct_session(journal, "memory://lake", RetryPolicy(30)))
     try:
@@ -86,7 +86,7 @@ TABLES = [
 
 
 def questions(rng: random.Random) -> list[tuple[str, tuple[Any, ...]]]:
-    """Every reading verb with all sorts of arguments, good and bad."""
+    """Return questions of every reading verb, with good and bad arguments."""
     asked: list[tuple[str, tuple[Any, ...]]] = [("list_namespaces", ()), ("list_pipelines", ())]
     for verb in ("list_namespaces", "list_pipelines"):
         asked += [
@@ -115,7 +115,7 @@ def questions(rng: random.Random) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def is_copied(verb: str, arguments: tuple[Any, ...], namespaces: frozenset[str]) -> bool:
-    """Whether a question is about what a replica of some namespaces certainly has."""
+    """Return whether a question is about objects that a replica of these namespaces certainly has."""
     if "pipeline" in verb or verb == "load_tables":
         return False
     name = arguments[0]
@@ -139,7 +139,7 @@ async def compare(catalog: AsyncCatalog, copy: AsyncReplica, seed: int) -> None:
             assert {one.name for one in found} <= copy.namespaces
             continue
         assert found == expected, question
-    # The synchronous front gives the same, by its own fast ways, twice: anew, and from what is kept.
+    # The synchronous front gives the same answers by its own fast ways: first fresh, then from its cache.
     for name in TABLES[:6]:
         for _ in range(2):
             try:
@@ -166,9 +166,9 @@ async def test_a_replica_is_the_catalog(seed: int, digits: int) -> None:
                 try:
                     await lake.commit(writer, random_operation(rng, await model_of(writer), lake.identities))
                 except AlpheusError:
-                    continue  # it was only likely to be possible
+                    continue  # a random operation may be impossible
             if rng.random() < 0.3:
-                await whole._take_snapshot()  # as after a gap
+                await whole._take_snapshot()  # a gap in the log causes this
             for copy in (whole, part):
                 assert await copy.wait_for(writer.head.version, 30) == writer.head.version
                 await compare(catalog, copy, seed + step)
@@ -211,8 +211,11 @@ async def test_namespaces_that_things_come_into_and_leave(tmp_path: Path) -> Non
 
 
 class Breaking:
-    """An `Access` whose streams and calls fail as scripted: each takes the next of `errors[method]`, None: it works.
-    A stream fails at its start, one that is slow or whose daemon went after its first message."""
+    """An `Access` whose streams and calls fail by script.
+
+    Each call takes the next of `errors[method]`; None means success. A stream fails at its start. A slow stream, or one
+    whose daemon is gone, fails after its first message.
+    """
 
     def __init__(self, access: Any) -> None:
         self._access = access
@@ -267,7 +270,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def broken_replica(lake: Lake, **errors: list[AlpheusError | None]) -> AsyncIterator[tuple[Any, ...]]:
-    """(writer, access, replica): the replica goes through an access that fails as `errors` say."""
+    """Yield (writer, access, replica): the replica reads through an access that fails as `errors` say."""
     writer = await lake.create()
     await lake.commit(writer, lake.namespace("a"), lake.table("a", "t0"))
     async with catalog_on(lake) as catalog:
@@ -405,7 +408,10 @@ async def test_what_never_ends_well_ends_the_replica(lake: Lake, last: AlpheusEr
 
 
 async def test_another_history_ends_the_replica(tmp_path: Path) -> None:
-    """The storage is put back to an older state and written on: nobody gets a mix of both."""
+    """A replica ends when its storage goes back to an older state and others commit there.
+
+    No reader gets a mix of both.
+    """
     lake = Lake()
     writer = await lake.create()
     await lake.commit(writer, lake.namespace("a"))
@@ -413,7 +419,7 @@ async def test_another_history_ends_the_replica(tmp_path: Path) -> None:
         await lake.commit(writer, lake.namespace("b"))
         await copy.wait_for(2, 30)
         await lake.storage.delete(writer.follower.log.path(2))
-        await lake.storage.delete("vn/latest")  # else no writer goes on
+        await lake.storage.delete("vn/latest")  # without this, no writer could commit
         other = await lake.open()
         await lake.commit(other, lake.namespace("c"))
         await lake.commit(other, lake.namespace("d"))
@@ -474,7 +480,7 @@ async def test_lag_is_measured_and_bounded(lake: Lake, monkeypatch: pytest.Monke
         await measured()
         assert front.load_table("a.t").version == 1
         assert (free.error, bound.error) == (None, None)
-        # A head that it has not got to yet says nothing about how fresh it is.
+        # A head that the replica has not reached yet says nothing about its freshness.
         bound._task.cancel()
         await asyncio.wait([bound._task])
         bound._heads.append((99, now + 50))
@@ -573,7 +579,10 @@ def catalog(
 
 
 def test_threads_never_see_a_mix(catalog: alpheus.Catalog) -> None:
-    """Two tables are always changed together; readers hammer while the log is followed and snapshots are swapped in."""
+    """Readers in threads never see a mix of two versions.
+
+    Two tables are always changed together. Readers run while the replica follows the log and swaps snapshots in.
+    """
     catalog.create_namespace("a")
     names = ["a.one", "a.two"]
     for name in names:
@@ -637,7 +646,7 @@ def test_a_replica_of_a_catalog_lives_and_ends(catalog: alpheus.Catalog) -> None
         assert copy.read("a.t").num_rows == 6
         assert str(version) in repr(copy)
         child = os.fork()
-        if not child:  # nobody follows the log there
+        if not child:  # the child does not follow the log
             status = 1
             try:
                 copy.load_table("a.t")

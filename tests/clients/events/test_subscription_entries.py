@@ -1,4 +1,4 @@
-"""Durable subscriptions as entries of a catalog: what a consumer may say of one, where it begins, and what is shown."""
+"""Durable subscriptions as entries of a catalog: their terms, where they begin, and how they are shown."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ EVERYTHING: dict[str, Any] = {
     "details": True,
     "lease_millis": 9000,
 }
-"""A subscription with everything said, each set sorted, as it is stored."""
+"""A subscription with all terms set. Each set is sorted, as it is stored."""
 
 
 def everything_said() -> SubscriptionTerms:
-    """As users say it, in an order of their own."""
+    """Return all terms as users write them, in another order."""
     return terms_of(
         namespaces=["sales", "hr"],
         names=["sales.lines", "b.?", ("hr", "people"), "a.*"],
@@ -61,7 +61,7 @@ def terms(**said: Any) -> SubscriptionTerms:
 
 
 class Interrupted:
-    """An `Access` that counts commits, and before each lets something else happen."""
+    """An `Access` that counts commits, and runs something else before each commit."""
 
     def __init__(self, journal: Journal) -> None:
         self._inner = journal
@@ -86,7 +86,7 @@ async def interrupted(lake: Lake) -> tuple[Interrupted, Session]:
     return access, session
 
 
-# --- what is said of one ---------------------------------------------------------------------------
+# --- terms of a subscription -----------------------------------------------------------------------
 
 
 def test_what_a_consumer_says_is_sorted_and_what_it_leaves_out_is_none() -> None:
@@ -189,7 +189,7 @@ async def test_a_name_that_no_subscription_may_have_is_refused_before_anything_i
     assert access.commits_count == 0
 
 
-# --- several at once -------------------------------------------------------------------------------
+# --- concurrent subscribers ------------------------------------------------------------------------
 
 
 async def test_two_that_subscribe_at_once_share_one_entry() -> None:
@@ -226,7 +226,7 @@ async def test_what_else_refuses_a_new_entry_is_told(refusal: AlpheusError) -> N
     assert access.commits_count == 1
 
 
-# --- where one begins ------------------------------------------------------------------------------
+# --- where a subscription begins -------------------------------------------------------------------
 
 
 async def begun(session: Session, after: Any) -> tuple[int, str]:
@@ -299,7 +299,7 @@ async def test_a_reset_goes_back_or_forth_and_ends_the_turn(after: Any) -> None:
         assert following.position == stored.next_version - 1
 
 
-# --- what is shown ---------------------------------------------------------------------------------
+# --- how a subscription is shown -------------------------------------------------------------------
 
 
 async def test_an_entry_is_shown_with_who_has_the_turn_until_it_leaves() -> None:

@@ -1,4 +1,7 @@
-"""Durable subscriptions: every event at least once, in order within a turn, one turn at a time, whatever happens."""
+"""Durable subscriptions deliver every event at least once, in order within a turn, whatever happens.
+
+A subscription has one turn at a time.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ each_way = pytest.mark.parametrize("catalog", ["storage-32", "storage-64", "daem
 
 @each_way
 def test_turns(catalog: alpheus.Catalog) -> None:
-    """Created when absent; consumed, acknowledged, left, gone on with; looked at, reset, deleted."""
+    """A subscription is created when absent.
+
+    It can be consumed, acknowledged, left, resumed, inspected, reset and deleted.
+    """
     with catalog.subscribe("mail", namespaces="sales", lease=60) as mail:
         assert catalog.admin.subscriptions.load("mail").holder == ""
         first = next(mail)
@@ -91,7 +97,7 @@ def test_turns(catalog: alpheus.Catalog) -> None:
     assert catalog.admin.subscriptions.load("mail").holder == "", "it left"
     assert [(each.holder, each.epoch) for each in catalog.admin.subscriptions.list()] == [("", 1)]
     with catalog.subscribe("mail") as mail:
-        again = next(mail)  # at once: the turn was given back
+        again = next(mail)  # immediately, because the turn was given back
         assert (again.version, mail.epoch) == (second.version, 2)
         mail.acknowledge(again)
         mail.acknowledge(again)
@@ -118,15 +124,17 @@ def test_an_interrupted_call_passes_over_nothing(tmp_path: Path) -> None:
         for name in "ab":
             catalog.create_namespace(name)
         with catalog.subscribe("mail", after=0) as mail:
-            alpheus.sync.portal.run(
-                mail._fetch()
-            )  # the thread that waited was interrupted when it was about to return
+            # The waiting thread was interrupted just before it returned.
+            alpheus.sync.portal.run(mail._fetch())
             assert [next(mail).version, next(mail).version] == [1, 2]
 
 
 @each_way
 def test_another_consumer_takes_over(catalog: alpheus.Catalog) -> None:
-    """A consumer that is silent for its lease is replaced and told by whom; what it acknowledges then is refused."""
+    """A consumer that is silent for its lease is replaced.
+
+    Its next acknowledgement is refused with the name of the new holder.
+    """
     silent = catalog.subscribe("mail", lease=0.3, after="latest", names="sales")
     silent.wait_active()
     touch(catalog, "sales", 1)
@@ -179,7 +187,7 @@ def test_the_filter_is_told_apart(catalog: alpheus.Catalog) -> None:
 
 
 def test_events_of_actions_and_patterns(catalog: alpheus.Catalog) -> None:
-    """Pattern and action narrow, and what they pass over is no gap."""
+    """Patterns and actions narrow the events. Events that they skip are no gap."""
     import pyarrow as pa
 
     rows = pa.table({"id": [1]})
@@ -236,8 +244,10 @@ VERSIONS = 40
 
 
 class World:
-    """Writers and consumers of one subscription, each in a process of its own that may die or stand still; and what
-    every consumer saw."""
+    """Writers and consumers of one subscription, and what every consumer saw.
+
+    Each runs in its own process, which may die or stop.
+    """
 
     def __init__(self, seed: int, *, calm: bool) -> None:
         self.loop = SimulatedLoop(seed)
@@ -247,11 +257,10 @@ class World:
         self.lease = 6.0
         self.number = 0
         self.processed: set[int] = set()
-        self.acknowledged: dict[
-            str, set[str]
-        ] = {}  # epoch's file to the consumers that wrote it and were told so
-        self.done: dict[int, int] = {}  # epoch to the version up to which acknowledgements were answered
-        self.began: dict[int, int] = {}  # epoch to the version after which it began
+        # file of an epoch -> the consumers that wrote the file and got the answer
+        self.acknowledged: dict[str, set[str]] = {}
+        self.done: dict[int, int] = {}  # epoch -> the version up to which acknowledgements were answered
+        self.began: dict[int, int] = {}  # epoch -> the version after which it began
         self.takeovers = self.losses = self.unanswered = 0
 
     def network(self) -> Network:
@@ -307,7 +316,7 @@ class World:
                     continue
 
     async def consume(self, until: Callable[[], bool]) -> None:
-        """One consumer's life: subscribe, again whenever the turn is lost."""
+        """Run one consumer. Subscribe again whenever the turn is lost."""
         session = await self.session()
         while not until():
             mail = AsyncSubscription(
@@ -347,14 +356,15 @@ class World:
             assert event.version > last, "out of order, or twice in one turn"
             last = event.version
             await asyncio.sleep(self.random.random() * 3)
-            self.processed.add(event.version)  # who dies before has not done it
+            # a consumer that dies before this line has not processed the event
+            self.processed.add(event.version)
             if self.random.random() < 0.7:
                 await mail.acknowledge(event)
                 self.acknowledged.setdefault(path, set()).add(mail.holder)
                 self.done[epoch] = max(self.done.get(epoch, -1), event.version)
 
     async def live(self) -> None:
-        """Consumers die, stand still and come back while versions are written; then one drains the rest."""
+        """Write versions while consumers die, stop and return. Then one consumer reads the rest."""
         lake = Lake(self.store)
         journal = await lake.create()
         for name in ("mine", "other"):
