@@ -1,4 +1,4 @@
-"""Moving in from Parquet files: folders, patterns, partition folders, types, and going on after an interruption."""
+"""Imports of Parquet files: folders, patterns, partition folders, types, and resumption after an interruption."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ def test_a_source_that_says_other_numbers_is_refused(
     assert not catalog.table_exists("old.t")
 
 
-# --- once, and on after an interruption --------------------------------------------------------------
+# --- once, and resumed after an interruption ---------------------------------------------------------
 
 
 def sources(tmp_path: Path, count: int = 4) -> Path:
@@ -488,7 +488,7 @@ def test_an_import_that_was_killed_goes_on_in_another_process(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     id = killed.stdout.strip()
     copied = data_files(tmp_path)
-    assert len(copied) == 6  # of three source files, each of two partitions
+    assert len(copied) == 6  # three source files, each of two partitions
     with alpheus.connect(url) as catalog:
         assert not catalog.table_exists("old.t")
         done = catalog.import_table("old.t", source, resume=id)
@@ -565,7 +565,7 @@ def marks(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("file_by_file")
 def test_marks_that_lie_are_not_believed(catalog: alpheus.Catalog, tmp_path: Path) -> None:
-    """Torn, empty, of another part, of files that are gone or cut: each of those parts is copied anew."""
+    """Parts with false marks are copied again: torn or empty marks, and marks of other parts or of damaged files."""
     source = sources(tmp_path, 6)
     for number in (4, 5):
         put(source / f"{number}.parquet", {"id": [number * 2, number * 2 + 1, 100 + number]})
@@ -581,7 +581,7 @@ def test_marks_that_lie_are_not_believed(catalog: alpheus.Catalog, tmp_path: Pat
     empty.write_bytes(b"")
     table = pa.ipc.open_file(pa.py_buffer(gone.read_bytes())).read_all()
     (tmp_path / "lake" / table["path"][0].as_py()).unlink()
-    of_three[0].write_bytes(whole.read_bytes())  # rows twice, and others not at all
+    of_three[0].write_bytes(whole.read_bytes())  # would give some rows twice, and miss others
     table = pa.ipc.open_file(pa.py_buffer(of_three[1].read_bytes())).read_all()
     cut = tmp_path / "lake" / table["path"][0].as_py()
     cut.write_bytes(cut.read_bytes()[:-1])
@@ -612,7 +612,10 @@ def test_two_that_go_on_with_one_import_commit_it_once(catalog: alpheus.Catalog,
 
 
 def test_an_answer_that_was_lost_is_found_again(catalog: alpheus.Catalog, tmp_path: Path) -> None:
-    """Killed between the commit and the end of what was saved."""
+    """A resumed import finds its lost answer.
+
+    It was killed between the commit and the removal of its saved state.
+    """
     source = sources(tmp_path)
     id = interrupted(catalog, source, 0)
     saved = tmp_path / f"lake/def/dtxn/{id}.binpb"

@@ -1,4 +1,4 @@
-"""Moving in from Delta and Iceberg tables, which the packages of those formats make here."""
+"""Imports of Delta and Iceberg tables, which the packages of those formats write here."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_spark_has_the_same(catalog: alpheus.Catalog, tmp_path: Path) -> None:
 
     delta(tmp_path / "delta", {"id": [1]})
     delta(tmp_path / "delta", {"id": [2]}, mode="append")
-    lake = SparkCatalog.__new__(SparkCatalog)  # without a session: it needs none for this
+    lake = SparkCatalog.__new__(SparkCatalog)  # without a session, which this test does not need
     lake.catalog = catalog
     done = lake.import_table("old.t", tmp_path / "delta", "delta", version=0, sort_by=["id"])
     assert (done.source_version, done.rows) == ("0", 1)
@@ -329,7 +329,7 @@ def record(id: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def grown(warehouse: InMemoryCatalog) -> Any:
-    """A table of six rows, later of other names and types, one row more and one less."""
+    """Create a table of six rows. Later it gets other names and types, one new row, and one row less."""
     fields = [
         PartitionField(2, 1000, IdentityTransform(), "kind"),
         PartitionField(10, 1001, IdentityTransform(), "day"),
@@ -477,7 +477,10 @@ def test_partitions_of_an_iceberg_table_that_native_ones_have_too(warehouse: InM
 def test_iceberg_files_of_other_writers(
     catalog: alpheus.Catalog, warehouse: InMemoryCatalog, tmp_path: Path
 ) -> None:
-    """No field ids: the name mapping tells; a partition column that they lack: the partition does."""
+    """Files without field ids are read by the name mapping.
+
+    A partition column that they lack comes from the partition.
+    """
     schema = Schema(
         NestedField(1, "id", LongType()),
         NestedField(2, "kind", StringType()),
