@@ -1,4 +1,4 @@
-"""Pipelines that are taken for each other, or change: what is refused, what goes on, and what a person may say."""
+"""Pipelines that share a name, or that change: what is refused, what resumes, and what a person can consent to."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFou
 from alpheus_journal.model.definitions import InputPosition
 
 Jobs = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-"""By name: tables that it reads, tables that it writes what comes to."""
+"""By job name: the tables that the job reads, and the tables that it writes new rows to."""
 
 
 def pipeline_of(
     jobs: Jobs, name: str = "mart", work: Callable[[PlainRun], object] = lambda run: None
 ) -> Pipeline:
-    """Jobs that copy what comes into each input to each output."""
+    """Declare jobs that copy the new rows of each input to each output."""
     made = Pipeline(name, retries=0, backoff=0, lease=0)
     for job, (inputs, outputs) in jobs.items():
 
@@ -55,7 +55,7 @@ ORDERS = {"daily": (["sales.orders"], ["mart.log"])}
 
 
 def run_of(catalog: alpheus.Catalog, made: Pipeline, **consents: bool) -> list[RunResult]:
-    """As `made.run` without Spark."""
+    """Run the pipeline as `made.run` does, without Spark."""
     full = consents.pop("full_refresh", False)
     made._record(catalog, list(made.jobs.values()), **{"adopt": False, "from_now": False} | consents)
     return runner_of(PlainLake(catalog), made).run(full_refresh=full)
@@ -194,7 +194,7 @@ def test_an_input_that_is_left_out_is_another_declaration(catalog: alpheus.Catal
     put(catalog, 3)
     assert states(run_of(catalog, one)) == ["committed"]
     assert ids(catalog, "mart.log") == [1, 2, 3, 10, 11]
-    # Under the name that is left it is no input any more: it begins as one that is new.
+    # The adopted declaration has no input sales.lines, so that it begins as a new input here.
     assert states(run_of(catalog, both)) == ["committed"]
     assert ids(catalog, "mart.log") == [1, 2, 3, 10, 10, 11, 11]
 
@@ -293,7 +293,7 @@ def test_a_renamed_job_or_pipeline_does_not_begin_anew(catalog: alpheus.Catalog)
         True,
     )
     assert ids(catalog, "mart.log") == [1, 2]
-    # What it wrote under the old names is its own.
+    # The rows that it wrote under the old names are its own.
     assert states(run_of(catalog, pipeline_of(copied, "house"), full_refresh=True)) == ["committed"]
     assert ids(catalog, "mart.log") == [1, 2]
 
@@ -361,7 +361,7 @@ RIVALS: list[tuple[Jobs, str]] = [
 def test_of_two_that_start_at_the_same_moment_one_wins(
     catalog: alpheus.Catalog, rival: Jobs, state: str
 ) -> None:
-    """Unless they have nothing to do with each other."""
+    """One of two pipelines that start at the same moment wins. Both win if they have nothing to do with each other."""
     put(catalog, 1)
     won: list[list[RunResult]] = []
 
@@ -380,7 +380,7 @@ def test_of_two_that_start_at_the_same_moment_one_wins(
 
 
 def declared_otherwise(table: str, key: str, output: str = "mart.log") -> Pipeline:
-    """Job daily with one input under a key of its own."""
+    """Declare job daily with one input under the given key."""
     made = Pipeline("mart", retries=0, backoff=0, lease=0)
     made.job(name="daily", inputs={key: changes(table)}, outputs=[output])(
         lambda run: run.put(output, run.rows(key))
@@ -558,7 +558,7 @@ def test_the_code_of_before_a_rename_of_pipeline_and_job_does_not_begin_anew(
 
 
 def dotted(catalog: alpheus.Catalog) -> Pipeline:
-    """Two tables whose names, joined, are one text; and a job beside."""
+    """Declare a job for two tables whose joined names are the same text, and one more job."""
     catalog.create_namespace("mart.x")
     pairs = [("mart.x", "y"), ("mart", "x.y")]
     for pair in pairs:
@@ -639,7 +639,7 @@ def test_what_an_earlier_release_ran_is_known_by_what_it_read_and_wrote(
 
 
 def test_a_position_that_nobody_declared_is_recorded_by_the_next_run(catalog: alpheus.Catalog) -> None:
-    """As earlier releases left it."""
+    """The next run records a position without a declaration, as earlier releases left it."""
     put(catalog, 1)
     with catalog.transaction() as tx:
         position = InputPosition(
@@ -671,7 +671,7 @@ def test_the_first_run_over_a_catalog_of_an_earlier_release_records_who_declared
         assert [job.declaration for job in before.jobs.values()] == [None]
         [position] = before.jobs["sum"].inputs.values()
         source = position.table
-        catalog.undrop(source)  # at the end of its history it is dropped
+        catalog.undrop(source)  # the table is dropped at the end of its history
         assert catalog.load_table(source).id == position.table_id
         for output in ("sales.sums", "sales.others"):
             catalog.create_table(output, SCHEMA)
@@ -747,7 +747,7 @@ OUTPUTS = ("mart.log", "mart.copy", "mart.lines")
 
 
 class Expected:
-    """What the rules say, by names alone: who has which job, how far it is, and what is in the outputs."""
+    """Holds what the rules say, by names alone: the owner of each job, its position, and the rows of the outputs."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[int]] = {name: [] for name in INPUTS}
@@ -773,7 +773,7 @@ class Expected:
         return "run"
 
     def run(self, jobs: Jobs, job: str) -> str:
-        """What comes of a run, which is made."""
+        """Run a job in the model, and return its state."""
         if self.state_of(jobs, job) == "parked":
             return "parked"
         inputs, outputs = jobs[job]
@@ -802,8 +802,10 @@ def some_jobs(rng: random.Random) -> Jobs:
 def test_many_pipelines_of_one_name(
     monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
 ) -> None:
-    """Whoever runs in whichever order, each row comes into each output once for each job that is recorded with it, and
-    runs are refused exactly when the rules say so; also when two begin at the same moment."""
+    """Pipelines of one name may run in any order: each row comes into each output once for each recorded job.
+
+    Runs are refused exactly when the rules say so, also when two runs begin at the same moment.
+    """
     for seed in range(lane_count(3, 150)):
         rng = random.Random(seed)
         expected = Expected()

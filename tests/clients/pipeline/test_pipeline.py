@@ -1,4 +1,4 @@
-"""Pipelines as they are declared and looked after: without Spark."""
+"""Declaring and managing pipelines, without Spark."""
 
 from __future__ import annotations
 

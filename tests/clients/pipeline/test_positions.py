@@ -1,4 +1,4 @@
-"""Where jobs stand, unparking them, and moving them back or under other names: by the catalog alone."""
+"""Positions of jobs, with the catalog alone: how they are shown, unparking, rewinding and renaming."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def advance(
     error: str = "",
     output: str = "",
 ) -> int:
-    """Move a job as a run does, to the head, or to the versions of its inputs. The version where it stands."""
+    """Move a job as a run does, to the head or to the versions of `inputs`, and return the version where it stands."""
     with catalog.transaction() as tx:
         last = ""
         with contextlib.suppress(NotFound):
@@ -71,7 +71,7 @@ def states(catalog: alpheus.Catalog) -> dict[str, tuple[str, int | None]]:
 
 
 def test_the_lag_is_counted_from_each_inputs_own_version(catalog: alpheus.Catalog) -> None:
-    """Several inputs that were read up to different versions: each change after its own is counted, once."""
+    """The lag counts each change once, from the version up to which its own input was read."""
     begin = catalog.version()
     orders = put(catalog, "sales.orders")
     lines = put(catalog, "sales.lines")
@@ -88,7 +88,10 @@ def test_the_lag_is_counted_from_each_inputs_own_version(catalog: alpheus.Catalo
 
 
 def test_the_lag_follows_an_input_that_others_rename(catalog: alpheus.Catalog) -> None:
-    """Changes under each of its names are counted, and those of another table that has the old name now are not."""
+    """The lag counts changes under each name of an input.
+
+    It skips changes of another table that has the old name now.
+    """
     advance(catalog)
     put(catalog, "sales.orders")
     catalog.rename_table("sales.orders", "sales.old")
@@ -137,7 +140,7 @@ def test_a_job_that_failed_before_it_read_anything_is_parked(catalog: alpheus.Ca
     )  # fmt: skip
 
 
-# --- whose a transaction is ------------------------------------------------------------------------
+# --- the jobs of a transaction ---------------------------------------------------------------------
 
 
 def recorded(*actions: Action) -> RecordedTransaction:
@@ -226,7 +229,7 @@ def test_rewinding_says_what_it_committed_and_what_it_cannot(catalog: alpheus.Ca
 
 
 def test_a_rewind_restores_the_outputs_that_are_not_what_they_were(catalog: alpheus.Catalog) -> None:
-    """Rows, and columns; an output whose rows are what they were is left as it is."""
+    """A rewind restores outputs whose rows or columns differ. It does not touch an output whose rows are the same."""
     put(catalog, "mart.log")
     good = advance(catalog)
     advance(catalog, output="mart.log")
@@ -242,7 +245,7 @@ def test_a_rewind_restores_the_outputs_that_are_not_what_they_were(catalog: alph
     assert catalog.read("mart.log").to_pylist() == [{"id": 1}]
     assert catalog.read("sales.lines").num_rows == 1, "of a job that is not rewound"
     assert entry.transaction.message == f"rewind mart to version {good}"
-    advance(catalog)  # from here on the output stays as it is
+    advance(catalog)  # from here on the output does not change
     commit = positions.rewind(catalog, "mart", good, ["daily"])
     assert commit is not None
     (entry,) = catalog.log(after=commit.version - 1)
@@ -250,7 +253,7 @@ def test_a_rewind_restores_the_outputs_that_are_not_what_they_were(catalog: alph
 
 
 def test_a_rewind_goes_back_to_the_names_that_jobs_had(catalog: alpheus.Catalog) -> None:
-    """Two jobs took each other's names, and a third one has the name of one that went."""
+    """A rewind restores the names of jobs: of two that swapped names, and of one that took a removed job's name."""
     good = advance(catalog)
     daily = catalog.load_pipeline("mart").jobs["daily"]
     put(catalog, "sales.orders")
@@ -318,7 +321,7 @@ def test_a_rewind_names_the_first_of_those_whose_writes_it_would_undo(
 def test_who_comes_before_a_move_makes_it_begin_again(
     catalog: alpheus.Catalog, monkeypatch: pytest.MonkeyPatch, move: str, rivals: int
 ) -> None:
-    """Others advance the job while it is moved; it gives up after a few attempts."""
+    """A move restarts when others advance the job meanwhile. The move gives up after a few attempts."""
     good = advance(catalog)
     advance(catalog)
     moves: dict[str, Callable[[], Any]] = {

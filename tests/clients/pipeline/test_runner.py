@@ -1,8 +1,7 @@
-"""The runner of pipelines without Spark: what it works in, and that once, whatever happens in between.
+"""The runner of pipelines without Spark processes every change exactly once, whatever happens in between.
 
-Jobs here read and write rows with pyarrow; everything else is the real thing, over a catalog in memory. The
-simulation takes the actors' steps (loaders, rivals, crashes, lost replies, outages, people) at the moments where
-another process could take them.
+Jobs here read and write rows with pyarrow. Everything else is real, over a catalog in memory. The simulation lets its
+actors (loaders, rivals, crashes, lost replies, outages, people) act at the moments where another process could.
 """
 
 from __future__ import annotations
@@ -142,7 +141,7 @@ def test_an_input_that_is_new_to_a_job_is_worked_in_whole(catalog: alpheus.Catal
 
 
 def looking(inputs: dict[str, Any], seen: list[dict[str, Any]], **arguments: Any) -> Pipeline:
-    """A job that tells what it gets of each input, and from which table."""
+    """Declare a job that records the table of each input and the rows that it gets."""
     pipeline = Pipeline("mart", retries=0, lease=0)
 
     @pipeline.job(name="daily", inputs=inputs, outputs=[], **arguments)
@@ -177,7 +176,7 @@ def test_positions_go_by_tables_whatever_the_inputs_are_called(catalog: alpheus.
         "b": (lines, [5]),
         "c": (orders, [4]),
     }
-    # And those whose tables are called so by others stay where they are, before and after a run has seen it.
+    # Inputs whose tables swap names keep their positions and tables, before and after a run has seen the change.
     for old, new in [("orders", "aside"), ("lines", "orders"), ("aside", "lines")]:
         catalog.rename_table(f"sales.{old}", f"sales.{new}")
     for last in ((lines, [6]), (orders, [7])), ((lines, [8]), (orders, [9])):
@@ -202,7 +201,10 @@ def test_an_input_that_is_declared_with_another_table_is_not_taken_for_a_renamed
 
 @pytest.mark.parametrize("when", ["any", "all"])
 def test_an_input_that_is_new_and_begins_now_gets_a_position(catalog: alpheus.Catalog, when: str) -> None:
-    """Else it would begin at each look, and never have anything."""
+    """A new input that begins now gets a position.
+
+    Without one it would begin again at each look, and never have rows.
+    """
     lake = PlainLake(catalog)
     seen: list[dict[str, Any]] = []
     runner_of(lake, looking({"a": changes("sales.orders")}, seen)).run()
@@ -240,7 +242,10 @@ def test_a_full_refresh_finds_an_input_that_was_renamed(catalog: alpheus.Catalog
 def test_an_input_from_now_on_is_found_though_a_slice_reads_an_older_version(
     catalog: alpheus.Catalog,
 ) -> None:
-    """Its position lies behind a rename that the version which the run reads does not know."""
+    """A new input that begins now is found although a run reads an older version.
+
+    The input's position is after a rename that the version of the run does not have yet.
+    """
     lake = PlainLake(catalog)
     begin = catalog.version()
     for number in range(3):
@@ -261,7 +266,10 @@ def test_an_input_from_now_on_is_found_though_a_slice_reads_an_older_version(
 
 
 def test_two_pipelines_of_one_name_do_not_work_in_each_others_place(catalog: alpheus.Catalog) -> None:
-    """Each would begin anew where the other left its position, and add all rows once more."""
+    """Two pipelines of one name do not share positions.
+
+    Each would restart where the other left its position, and add all rows once more.
+    """
     lake = PlainLake(catalog)
     seen: list[dict[str, Any]] = []
     runner_of(lake, looking({"orders": changes("sales.orders")}, seen)).run()
@@ -380,7 +388,7 @@ def test_a_job_that_is_parked_again_for_the_same_is_told_again(catalog: alpheus.
             pipeline.resume(catalog, "daily")
 
     catalog.append("sales.orders", arrow([(1, 1)]))
-    late = threading.Timer(20, stop.set)  # in case that it is not
+    late = threading.Timer(20, stop.set)  # stops the runner if the test fails
     late.start()
     runner_of(PlainLake(catalog), pipeline).serve(on_result=on_result, stop=stop)
     late.cancel()
@@ -450,7 +458,7 @@ def test_when_spark_has_ended_the_runner_ends_and_parks_nothing(catalog: alpheus
 
 
 def test_a_full_refresh_sees_rows_of_others_that_came_after_it_looked(catalog: alpheus.Catalog) -> None:
-    """The check comes before anything runs; other jobs then run for long before the last one pins its version."""
+    """A full refresh notices rows that others write after its first check, while earlier jobs run."""
     lake = PlainLake(catalog)
     refreshing = [False]
     pipeline = Pipeline("mart", retries=3, lease=0)
@@ -598,7 +606,7 @@ def test_a_restore_across_a_compaction_takes_back_what_was_appended(catalog: alp
     assert states(runner_of(lake, pipeline).run()) == ["committed"]
     assert seen[1:] == [[(4, 1)]]
 
-    # To a moment of before the position, with a compaction in between, and to one of after it.
+    # Restore to a moment before the position, with a compaction in between, and to a moment after the position.
     middle = catalog.append("sales.orders", arrow([(5, 1)])).version
     catalog.compact("sales.orders")
     catalog.append("sales.orders", arrow([(6, 1)]))
@@ -653,7 +661,7 @@ def test_a_full_refresh_follows_an_output_through_its_names(catalog: alpheus.Cat
     with pytest.raises(Conflict, match="holds rows that the job did not write"):
         runner_of(lake, copying()).run(full_refresh=True)
     catalog.drop_table("mart.log")
-    catalog.create_table("mart.log", SCHEMA)  # another table: what the old one held is nothing to it
+    catalog.create_table("mart.log", SCHEMA)  # a new table, which has nothing to do with the old one
     assert states(runner_of(lake, copying()).run(full_refresh=True)) == ["committed"]
 
 
@@ -661,11 +669,11 @@ def test_a_full_refresh_follows_an_output_through_its_names(catalog: alpheus.Cat
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The process died."""
 
 
 class World:
-    """Actors that take their steps at the points that a driver comes by."""
+    """Actors that take their steps at the points that a driver passes."""
 
     def __init__(self, seed: int, catalog: alpheus.Catalog) -> None:
         self.random = random.Random(seed)
@@ -736,7 +744,7 @@ class World:
         self.catalog.append("mart.log", arrow([row]))
 
     def drive(self, *, full: bool = False) -> list[RunResult]:
-        """One process from its start to its end, however that comes."""
+        """Run one process from its start to its end, however it ends."""
         self.depth += 1
         try:
             return runner_of(self.lake, self.pipeline).run(full_refresh=full)
@@ -755,15 +763,15 @@ class World:
                 self.pipeline.resume(self.catalog, status.job)
 
     def rewind(self) -> None:
-        """A person takes jobs back to some version, or tries to."""
+        """Let a person take jobs back to some version, or try to."""
         jobs = self.random.choice((None, None, "log", "lines", "copy"))
         try:
             self.pipeline.rewind(self.catalog, self.random.randint(self.begin, self.catalog.version()), jobs)
             self.happened["rewound"] += 1
-        except (NotFound, OutcomeUnknown):  # they never ran; lost on the way
+        except (NotFound, OutcomeUnknown):  # the jobs never ran; the request was lost
             pass
         except Conflict as error:
-            # Others wrote, or a job that has this one's output or was rewound with it.
+            # Others wrote, or a job that shares the output or was rewound with the output.
             if "others changed outputs" not in error.message and not error.retryable:
                 raise
 
@@ -802,7 +810,7 @@ class World:
         raise ValueError("the moon is wrong")
 
     def commit(self, original: Callable[[Any], Any], tx: alpheus.Transaction) -> Any:
-        """A driver's commit: it may never be sent, be sent and never be applied, or lose its reply."""
+        """Commit for a driver. The commit may never be sent, be sent and never be applied, or lose its reply."""
         self.point("before commit")
         fate = 1.0 if self.calm else self.random.random()
         if fate < 0.1:
@@ -823,16 +831,16 @@ class World:
     # -- the end
 
     def settle(self) -> None:
-        """No more trouble: everything that can be worked in is."""
+        """End all trouble, and process everything that can be processed."""
         self.calm = True
         self.resume()
         if "parked" in self.drive_on():
-            # A replaced input, or an output that was refreshed or taken back under a reader of appends.
+            # An input was replaced, or an output that a reader of appends reads was refreshed or rewound.
             self.drive(full=True)
         assert self.drive_on() <= {"nothing", "parked"}
 
     def drive_on(self) -> set[str]:
-        """Until nothing commits."""
+        """Run until nothing commits, and return the last states."""
         for _ in range(100):
             states = {result.state for result in self.drive()}
             if "committed" not in states:
@@ -882,4 +890,4 @@ def test_whatever_happens_each_version_is_worked_in_once(
                 raise
         happened += world.happened
         world = None
-    assert len(happened) == 14, happened  # no actor was left out
+    assert len(happened) == 14, happened  # every actor acted

@@ -1,4 +1,4 @@
-"""What a job can be declared with, and what is done with pipelines beside running them; on a lake without Spark."""
+"""Options of jobs, and operations on pipelines besides running them, on a lake without Spark."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_input_begins_where_it_was_declared_to(catalog: alpheus.Catalog) -> N
 
     [result] = runner_of(PlainLake(catalog), pipeline).run()
     two = [(2, 1)]
-    assert seen.pop("time") in (two, [(1, 1), (2, 1)])  # versions of one millisecond
+    assert seen.pop("time") in (two, [(1, 1), (2, 1)])  # two versions may have the same millisecond
     assert seen == {"now": [], "version": two, "text": two, "late": [(7, 1)], "all": [(1, 1), (2, 1)]}
     position = catalog.load_pipeline("mart").jobs["look"].inputs
     assert {each.version for each in position.values()} == {result.pinned}
@@ -73,7 +73,7 @@ def test_a_beginning_that_is_not_there_parks_the_job(catalog: alpheus.Catalog) -
 
 
 class Clock:
-    """A day that tests move on."""
+    """A clock that tests move."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -233,7 +233,7 @@ def test_a_run_works_in_so_many_versions_at_most(catalog: alpheus.Catalog) -> No
             tx.append("sales.orders" if number % 2 else "sales.lines", arrow([(number, 1)]))
             tx.append("mart.copy", arrow([(number, 1)]))
         versions.append(catalog.version())
-        catalog.create_namespace(f"n{number}")  # none of the inputs' versions
+        catalog.create_namespace(f"n{number}")  # a version of no input
     results = [driver.run()[0] for _ in range(4)]
     assert states(results) == ["committed", "committed", "committed", "nothing"]
     assert [result.more for result in results] == [True, True, False, False]
@@ -245,7 +245,7 @@ def test_a_run_works_in_so_many_versions_at_most(catalog: alpheus.Catalog) -> No
         ([(3, 1)], [(2, 1)], 4),
         ([], [(4, 1)], 5),
     ], "other inputs are those of the same version"
-    # But its own output is there as it is: three runs see what all before them wrote.
+    # A run reads its own output as it is now: three runs see what all runs before them wrote.
     assert [len(rows["log"]) for _, rows in seen] == [0, 1, 2, 3]
     assert [result.input_version for result in results[:3]] == [versions[1], versions[3], versions[4]]
 
@@ -278,7 +278,7 @@ def test_an_older_version_is_read_under_the_names_of_then(catalog: alpheus.Catal
 
 
 def test_no_run_reads_back_behind_the_one_before(catalog: alpheus.Catalog) -> None:
-    """An input that comes new to a job may begin far back."""
+    """No run reads behind the version of the run before, though a new input may begin far back."""
     lake = PlainLake(catalog)
     for number in range(4):
         catalog.append("sales.lines", arrow([(number, 1)]))
@@ -332,7 +332,7 @@ def test_a_serializable_job_runs_again_when_an_input_advanced(catalog: alpheus.C
     disturbances = [
         lambda: catalog.append("sales.lines", arrow([(1, 1)])),  # a table input counts
         lambda: catalog.append("sales.orders", arrow([(2, 1)])),
-        # And these do not: others' positions, appends to an output, other tables.
+        # These changes do not count: positions of others, appends to an output, other tables.
         lambda: (catalog.append("mart.log", arrow([(-1, 1)])), catalog.append("mart.copy", arrow([(3, 1)]))),
     ]
     attempts: list[int] = []
@@ -477,7 +477,7 @@ def test_serving_is_woken_by_nothing_but_an_undrop_under_another_name(
         stop.set()
 
     monkeypatch.setattr(Planner, "find_work", work)
-    late = threading.Timer(60, stop.set)  # in case that it is not
+    late = threading.Timer(60, stop.set)  # stops the runner if the test fails
     late.start()
     runner.Runner(lake, copying()).serve(on_result=on_result, stop=stop)
     late.cancel()
@@ -525,7 +525,7 @@ def test_nothing_but_declared_outputs_commits(catalog: alpheus.Catalog) -> None:
 
 
 def chained() -> Pipeline:
-    """Two stages: the second reads what the first appends."""
+    """Declare two stages. The second stage reads the rows that the first stage appends."""
     pipeline = Pipeline("mart", retries=0, lease=0)
 
     @pipeline.job(inputs={"orders": changes("sales.orders")}, outputs=["mart.log", "mart.total"])
@@ -553,7 +553,7 @@ def test_a_rewind_takes_outputs_and_positions_back_in_one_commit(catalog: alpheu
     catalog.append("sales.orders", arrow([(2, 1)]))
     driver.run()
     catalog.append("sales.orders", arrow([(3, 1)]))
-    runner_of(lake, pipeline, jobs=["first"]).run()  # the second has not seen this
+    runner_of(lake, pipeline, jobs=["first"]).run()  # the second stage has not seen this row
     commit = pipeline.rewind(catalog, good)
     assert commit is not None
     assert commit.version == catalog.version()
@@ -567,7 +567,7 @@ def test_a_rewind_takes_outputs_and_positions_back_in_one_commit(catalog: alpheu
     assert pipeline.rewind(catalog, good) is None, "they are there"
     assert catalog.version() == commit.version
 
-    # What the first appends anew comes to the second once, and what was taken back never does.
+    # The second stage gets rows that are appended again once, and never gets rows that were taken back.
     assert states(driver.run()) == ["committed", "committed"]
     for _ in range(2):
         assert stored(catalog, "mart.log") == stored(catalog, "mart.copy") == [(1, 1), (2, 1), (3, 1)]
@@ -577,7 +577,7 @@ def test_a_rewind_takes_outputs_and_positions_back_in_one_commit(catalog: alpheu
 
 
 def test_a_rewind_brings_back_what_a_run_only_hid(catalog: alpheus.Catalog) -> None:
-    """Its files are as before: a predicate alone tells the two versions of the table apart."""
+    """A rewind brings back rows that a run only hid. The files are the same, and only a delete predicate differs."""
     pipeline = Pipeline("mart", retries=0, lease=0)
 
     @pipeline.job(inputs={"orders": changes("sales.orders")}, outputs=["mart.log"])
@@ -654,7 +654,7 @@ def test_jobs_that_share_an_output_are_rewound_together(catalog: alpheus.Catalog
         pipeline.rewind(catalog, good, jobs=["one"])
     assert pipeline.rewind(catalog, good) is not None
     with pytest.raises(Conflict, match="others changed outputs"):
-        pipeline.rewind(catalog, good - 1, jobs=["one"])  # that rewind was of both
+        pipeline.rewind(catalog, good - 1, jobs=["one"])  # the last rewind was of both jobs
 
 
 def test_a_rewind_during_a_run_drops_the_run(catalog: alpheus.Catalog) -> None:
