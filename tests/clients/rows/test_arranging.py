@@ -1,4 +1,4 @@
-"""Rows into partitions and into order: all of them, each where it belongs."""
+"""Rows are put into partitions and into order. No row is lost, and each is in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of pandas, NumPy and polars in and out, and the first rows of a table, over both ways to a catalog."""
+"""Frames of pandas, NumPy and polars, in and out, and the first rows of a table, over both ways to a catalog."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def name(catalog: Catalog) -> str:
-    """A fresh name, its namespace there."""
+    """Create a namespace, and return a fresh table name in it."""
     space = f"s{next(_numbers)}"
     catalog.create_namespace(space)
     return f"{space}.t"
@@ -62,7 +62,7 @@ def test_nullable_integers_of_pandas_go_in(catalog: Catalog, name: str) -> None:
     assert catalog.read(name).to_pylist() == rows
     assert catalog.load_table(name).schema.field("n").type == pa.int64()
     catalog.append(name, frame)
-    catalog.append(name, frame.to_dict("records"))  # NULL is pandas.NA there
+    catalog.append(name, frame.to_dict("records"))  # pandas.NA stands for NULL here
     assert catalog.read(name).to_pylist() == 3 * rows
     catalog.merge(name, pd.DataFrame({"n": pd.array([2**53 + 1], dtype="Int64"), "x": [0.25]}), on="n")
     assert catalog.read(name, where="x = 0.25").num_rows == 3
@@ -70,7 +70,7 @@ def test_nullable_integers_of_pandas_go_in(catalog: Catalog, name: str) -> None:
 
 @pytest.mark.parametrize("values", [[1, None], [1.0, 2.0], [1.5, None]])
 def test_floats_are_not_taken_for_integers(catalog: Catalog, name: str, values: list[Any]) -> None:
-    """What pandas makes of integers with a hole are floats, whole or not: nobody guesses."""
+    """Floats are not taken for integers, even whole ones. pandas turns integers with a hole into floats."""
     frame = pd.DataFrame({"n": pd.Series(values, dtype="float64")})
     catalog.create_table(name, pa.schema([("n", pa.int64())]))
     for write in (catalog.append, catalog.overwrite):
@@ -226,7 +226,7 @@ def test_any_times_of_nanoseconds_arrive_whole_or_not_at_all(values: list[int | 
 
 @pytest.fixture
 def files(catalog: Catalog, name: str) -> str:
-    """A table of five files of ten rows each: ids 0 to 49."""
+    """Create a table of five files of ten rows each (ids 0 to 49), and return its name."""
     catalog.create_table(name, pa.schema([("id", pa.int64()), ("s", pa.string())]), sort_by=["id desc"])
     for start in range(0, 50, 10):
         catalog.append(name, pa.table({"id": range(start, start + 10), "s": ["a", "b"] * 5}))

@@ -1,6 +1,6 @@
-"""Arrow has many layouts of the same values: rows go in whatever theirs is, or are refused by the name of their column.
+"""Arrow has many layouts for the same values. Any layout is accepted, or refused with the name of the column.
 
-The layouts are drawn: what is encoded is known as Python values, and comes back as such.
+Hypothesis draws the layouts. The encoded values are known as Python values, and reads return those values.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _deeper(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataT
 
 
 KINDS = st.recursive(st.sampled_from(list(LEAVES)), _deeper, max_leaves=4)
-"""Types as a table gives them back."""
+"""Types as a table returns them."""
 
 
 def values_of(kind: pa.DataType) -> st.SearchStrategy[Any]:
@@ -78,7 +78,7 @@ class Drawer:
         return self._data.draw(st.sampled_from(choices))
 
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
-        """Perhaps cut out of a longer one."""
+        """Return an array of the values, which is sometimes cut out of a longer array."""
         if not self.one(False, False, True):
             return self._encoded(values, kind)
         before, after = (self._data.draw(st.lists(values_of(kind), max_size=2)) for _ in range(2))
@@ -88,9 +88,8 @@ class Drawer:
         how = self.one("as it is", "as it is", "dictionary", "runs", "extension")
         if how == "dictionary":
             order = [*range(len(values))]
-            dictionary = self.array(
-                [*values, None, *reversed(values)], kind
-            )  # values are there twice, and NULL
+            # The dictionary holds each value twice, and NULL.
+            dictionary = self.array([*values, None, *reversed(values)], kind)
             width = self.one(
                 pa.int8(),
                 pa.uint8(),
@@ -114,7 +113,7 @@ class Drawer:
             return pa.RunEndEncodedArray.from_arrays(ends, self.array([value for _, value in runs], kind))
         if how == "extension":
             storage = self.array(values, kind)
-            while isinstance(storage, pa.ExtensionArray):  # of which Arrow takes one alone
+            while isinstance(storage, pa.ExtensionArray):  # Arrow does not nest extension types
                 storage = storage.storage
             return pa.ExtensionArray.from_storage(pa.opaque(storage.type, "thing", "tests"), storage)
         if pa.types.is_list(kind):
@@ -166,7 +165,7 @@ class Drawer:
             return pa.ListArray.from_arrays(offsets, below, mask=_nulls(values))
         if how == "large":
             return pa.LargeListArray.from_arrays(offsets, below, mask=_nulls(values))
-        # Views may lie in any order, and have something below NULL.
+        # Views may have any order, and values below NULL.
         sizes = pa.array([min(1, len(items)) if value is None else len(value) for value in values], width)
         starts = pa.array(
             [0 if value is None else start.as_py() for value, start in zip(values, offsets, strict=False)],
@@ -188,7 +187,7 @@ def _offsets(values: list[Any], width: pa.DataType) -> pa.Array:
 
 
 def comparable(value: Any) -> Any:
-    """With the signs of zeros; structs of Python and of Arrow are alike."""
+    """Return a value for comparison: zeros keep their signs, and structs of Python and of Arrow are alike."""
     if isinstance(value, dict):
         return {key: comparable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -228,7 +227,7 @@ def new_name(catalog: Catalog) -> Callable[[], str]:
 
 
 class Exporter:
-    """What polars, DuckDB and others are to Arrow."""
+    """Exports a table to Arrow as polars, DuckDB and others do."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -269,7 +268,7 @@ def test_rows_of_any_layout_go_in_by_every_verb(
 
     def given_as() -> Any:
         table = pa.table({"id": drawer.array(ids, pa.int64()), "c": drawer.array(values, kind)})
-        # Arrow exports runs of runs to other libraries, and takes none from them. A type's text hides what it stores.
+        # Arrow exports nested runs to other libraries, but does not import them. The text of a type hides its storage.
         may_have_runs = "run_end" in str(table.schema) or "extension" in str(table.schema)
         sources = [source for source in SOURCES if not may_have_runs or source in IN_PYARROW]
         return SOURCES[drawer.one(*sources)](table)
@@ -328,7 +327,7 @@ AS_POLARS = {
         mask=pa.array([False, True, False, True]),
     ),
 }
-"""What polars makes of its types, and what stands beside them."""
+"""Arrays as polars exports its types, and one more."""
 
 
 @pytest.mark.parametrize("array", AS_POLARS.values(), ids=AS_POLARS)
@@ -356,7 +355,7 @@ def test_frames_as_polars_has_them(catalog: Catalog, new_name: Callable[[], str]
 
 
 class Email(pa.ExtensionType):  # type: ignore[misc]
-    """As pyarrow's manual has them: Python then knows no hash of it."""
+    """An extension type as in pyarrow's manual: Python finds no hash for it."""
 
     def __init__(self) -> None:
         super().__init__(pa.string(), "my.email")
@@ -442,7 +441,7 @@ def test_what_no_table_has_is_refused_by_name(
 
 
 def test_a_short_dictionary_of_long_texts_is_taken_in_pieces() -> None:
-    """A row has 8 bytes here, and 100,000 once it is plain."""
+    """A short dictionary of long texts is cast in pieces. A row has 8 bytes before the cast, and 100,000 after it."""
     texts = pa.array(["x" * 100_000, "y"], pa.string_view())
     [column] = columns_of_schema(pa.schema([("c", pa.string())]))
     places = pa.array([0] * 1000, pa.int64())
@@ -483,7 +482,7 @@ def test_frames_of_pandas_with_types_of_arrow(catalog: Catalog, new_name: Callab
 
 
 def test_nested_runs_of_other_libraries_are_refused(catalog: Catalog, new_name: Callable[[], str]) -> None:
-    """Arrow itself does not take them over."""
+    """Nested runs of other libraries are refused, because Arrow itself does not import them."""
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([1]))
     nested = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), runs[:1])
     for source in (Exporter, OneBatch):
@@ -505,7 +504,7 @@ def test_what_is_not_computed_yet_is_refused_with_a_way_out(
 
 
 def test_columns_of_any_layout_are_declared(catalog: Catalog, new_name: Callable[[], str]) -> None:
-    """As a schema, or as columns that are added."""
+    """Columns of any layout can be declared in a schema, or be added to a table."""
 
     class Schema:
         def __arrow_c_schema__(self) -> object:

@@ -1,4 +1,4 @@
-"""Reads in a table's sort order are the whole, sorted: whatever the files hold, and however little memory there is."""
+"""A read in a table's sort order gives all rows, sorted, whatever the files hold and however little memory is free."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ from alpheus.sync.portal import run
 from alpheus_journal.model.definitions import SortField
 
 NUMBERS = itertools.count()
-POOLS: list[pa.MemoryPool] = []  # they outlive what is in them
+POOLS: list[pa.MemoryPool] = []  # a pool must outlive its contents
 NAN = float("nan")
 WIDE: dict[str, Any] = {"memory_max": 1 << 30, "small_max": 0, "runs_max": 64}
 LIMITS: list[dict[str, Any]] = [
     WIDE,
     WIDE | {"small_max": 1 << 20},  # files are sorted together
-    WIDE | {"memory_max": 0},  # all wait on disk
+    WIDE | {"memory_max": 0},  # all rows wait on disk
     WIDE | {"memory_max": 0, "runs_max": 2},  # and are merged in several rounds
     {"memory_max": 4000, "small_max": 2000, "runs_max": 3},
-    {"memory_max": 5000, "small_max": 0, "runs_max": 3, "piece_max": 300},  # a few rows at hand of each
-    {"memory_max": 0, "small_max": 0, "runs_max": 2, "piece_max": 1},  # one row of each
+    # a few rows of each file in memory
+    {"memory_max": 5000, "small_max": 0, "runs_max": 3, "piece_max": 300},
+    {"memory_max": 0, "small_max": 0, "runs_max": 2, "piece_max": 1},  # one row of each file in memory
 ]
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [-(2**31), -1, 0, 1, 7, 2**31 - 1]),
@@ -83,7 +84,7 @@ def rows_of(rng: random.Random, count: int, start: int) -> pa.Table:
 def compared(
     order: Sequence[SortField], names: dict[int, str], one: dict[str, Any], other: dict[str, Any]
 ) -> int:
-    """What the order says, value by value."""
+    """Compare two rows by the order, value by value."""
     for field in order:
         mine, its = one[names[field.column_id]], other[names[field.column_id]]
         if mine is None or its is None:
@@ -103,7 +104,7 @@ def sorted_whole(scan: Scan, plan: Plan) -> list[dict[str, Any]]:
 
 
 def driven(catalog: Catalog, merge: Merge, plan: Plan) -> Iterator[int | pa.RecordBatch]:
-    """The steps of a merge, with the files that it asks for."""
+    """Yield the steps of a merge, and give the merge the files that it asks for."""
     steps = merge.steps()
     data: bytes | None = None
     while True:
@@ -126,7 +127,7 @@ def merged(catalog: Catalog, plan: Plan, columns: Sequence[str] | None = None, *
 
 
 def same(found: pa.Table, expected: list[dict[str, Any]]) -> bool:
-    return repr(found.to_pylist()) == repr(expected)  # NaN equals NaN there, and -0.0 is not 0.0
+    return repr(found.to_pylist()) == repr(expected)  # in text, NaN equals NaN, and -0.0 is not 0.0
 
 
 def filled(catalog: Catalog, rng: random.Random, sort_by: list[str], files: int) -> str:
@@ -152,7 +153,7 @@ orders = st.lists(
 
 @contextlib.contextmanager
 def batches_of(rows: int) -> Iterator[None]:
-    """Files are read in batches of so many rows, and what was sorted waits in such."""
+    """Read files in batches of `rows` rows, and store sorted rows in batches of that size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_reader, "BATCH_ROWS_MAX", rows)
         patch.setattr(ordered, "BATCH_ROWS_MAX", rows)
@@ -187,7 +188,7 @@ def test_it_is_the_whole_sorted(
 def test_files_that_are_not_sorted(
     catalog: Catalog, seed: int, order: list[tuple[str, str]], rows: int
 ) -> None:
-    """They are sorted first, in pieces where they are large; mixed with those that are."""
+    """Unsorted files are sorted first, large ones in pieces, and are then merged with sorted files."""
     rng = random.Random(seed)
     name = filled(catalog, rng, [], 4)
     sorted_name = filled(catalog, rng, [key + rest for key, rest in order], 1)
@@ -203,7 +204,7 @@ def test_files_that_are_not_sorted(
 
 
 def test_columns_that_changed_since(catalog: Catalog) -> None:
-    """A key that was widened and renamed, columns that files lack, with and without a default."""
+    """A merge reads a key that was widened and renamed, and columns that old files lack, with or without a default."""
     name = f"a.t{next(NUMBERS)}"
     catalog.create_table(name, pa.schema([("k", pa.int32()), ("f", pa.float32())]), sort_by=["k desc", "f"])
     catalog.append(
@@ -251,7 +252,7 @@ def test_files_of_different_ranges_are_read_one_after_the_other(catalog: Catalog
 
 
 class Disk:
-    """The folder for temporary files, and what was opened there."""
+    """The folder for temporary files, and the files that were opened there."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -276,7 +277,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def test_what_overlaps_is_bounded(catalog: Catalog, disk: Disk) -> None:
-    """Many files of one range, in little memory: on disk they wait, and nothing stays there."""
+    """Many overlapping files in little memory wait on disk, and no file stays there."""
     plan = ranges(catalog, range(20), step=20)
     little = {"memory_max": 20_000, "small_max": 0, "runs_max": 4, "piece_max": 2000}
     for limits, spills in ((WIDE, False), (little, True)):
@@ -295,7 +296,7 @@ def test_what_overlaps_is_bounded(catalog: Catalog, disk: Disk) -> None:
 
 @contextlib.contextmanager
 def arrow_memory() -> Iterator[pa.MemoryPool]:
-    """What Arrow takes within."""
+    """Yield a memory pool that counts what Arrow allocates in the block."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     POOLS.append(pool)
@@ -307,7 +308,7 @@ def arrow_memory() -> Iterator[pa.MemoryPool]:
 
 
 def memory_of(catalog: Catalog, plan: Plan, limit: int) -> tuple[int, int, int]:
-    """How much Arrow took at most, what went to disk, and how many rows there were."""
+    """Return the most memory that Arrow took, what went to disk, and the number of rows."""
     count = 0
     with arrow_memory() as pool:
         merge = Merge(plan, plan.table.columns, memory_max=limit, small_max=0, piece_max=limit >> 7)
@@ -325,7 +326,10 @@ def memory_of(catalog: Catalog, plan: Plan, limit: int) -> tuple[int, int, int]:
 def test_rows_that_become_wider_along_a_file(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch, where: str | None, is_sorted: bool
 ) -> None:
-    """What a file takes is seen when it is read, not when it is opened; rows that are left out take memory, too."""
+    """A merge learns a file's memory when it reads the file, not when it opens the file.
+
+    Rows that are filtered out count, too.
+    """
     name = f"a.t{next(NUMBERS)}"
     files, rows, wide = 8, 1 << 13, 300
     monkeypatch.setattr(file_reader, "BATCH_ROWS_MAX", rows)
@@ -351,7 +355,10 @@ def test_rows_that_become_wider_along_a_file(
 
 
 def test_what_is_sorted_at_once_is_little(catalog: Catalog) -> None:
-    """Though there is room for all to wait in memory: sorted together, they would take it three times."""
+    """Few rows are sorted together, even if all rows fit in memory.
+
+    Sorting all of them would take three times the memory.
+    """
     plan = ranges(catalog, range(16), step=16, rows=20_000)
     limit = 12 << 20
     most, spilled, count = memory_of(catalog, plan, limit)
@@ -389,8 +396,11 @@ def all_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("all_on_disk")
 @pytest.mark.parametrize("times", [1, 2])
 async def test_one_that_is_cancelled_leaves_nothing(disk: Disk, times: int) -> None:
-    """Also while a thread writes; at once, and not when its traceback is forgotten. Cancelled twice, the caller does
-    not wait for the thread, which then cleans up itself."""
+    """A cancelled read leaves no file, even while a thread writes.
+
+    The files go immediately, and not when the traceback is freed. If the caller is cancelled twice, it does not wait
+    for the thread, which then cleans up itself.
+    """
     writes, goes_on = threading.Event(), threading.Event()
     made = disk.make
 
@@ -414,7 +424,7 @@ async def test_one_that_is_cancelled_leaves_nothing(disk: Disk, times: int) -> N
             assert await asyncio.to_thread(writes.wait, 60)
             reading.cancel()
             if times == 2:
-                for _ in range(3):  # it waits for the thread by now
+                for _ in range(3):  # the reader waits for the thread now
                     await asyncio.sleep(0)
                 reading.cancel()
             else:
@@ -471,7 +481,7 @@ async def test_one_whose_reader_fails_leaves_nothing(disk: Disk) -> None:
 
         with pytest.raises(ZeroDivisionError):
             await read(scan.to_batches())
-        while disk.is_used:  # the loop closes it when it comes to it
+        while disk.is_used:  # the event loop closes the file soon
             await asyncio.to_thread(lambda: None)
         async with contextlib.aclosing(scan.to_batches()) as batches:  # type: ignore[type-var]
             with pytest.raises(ZeroDivisionError):
@@ -486,7 +496,7 @@ async def test_one_whose_reader_fails_leaves_nothing(disk: Disk) -> None:
 
 
 def test_a_forked_process_takes_nothing_away() -> None:
-    """One that ends in order, and one that goes on reading, beside their parent, which goes on, too."""
+    """A forked child takes nothing away from its parent's read, whether the child exits or goes on reading."""
     script = """
 import gc, os, sys, tempfile
 import alpheus, pyarrow as pa
@@ -618,7 +628,10 @@ def test_a_table_without_an_order(catalog: Catalog) -> None:
 def test_a_file_that_is_not_in_the_order_that_it_claims(
     catalog: Catalog, limits: dict[str, Any], keys: Sequence[int]
 ) -> None:
-    """Within a batch, or from one to the next: what comes is sorted, or it is an error that names the file."""
+    """A file that is not in the order that it claims gives sorted rows, or an error with its name.
+
+    The wrong order is within a batch or between batches.
+    """
     name = f"a.t{next(NUMBERS)}"
     catalog.create_table(name, pa.schema([("k", pa.int64())]))
     catalog.append(name, pa.table({"k": keys}))

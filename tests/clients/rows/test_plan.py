@@ -1,4 +1,4 @@
-"""Plans: which files are read, what is left to do with each, and why others are not."""
+"""Plans: which files are read, what remains to be done with each file, and why other files are skipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = Column(id=2, name="name", type="VARCHAR")
 
 
 def file(number: int, low: int, high: int, *, rows: int = 10, name: str = "", nulls: int = 0) -> DataFile:
-    """Of ids from low to high; with a name, of that partition."""
+    """Return a file of ids from low to high. `name` is its partition, if given."""
     counts = {1: rows, 2: rows} if name else {1: rows}
     bounds = {1: (encode_bound(ID, low), encode_bound(ID, high))}
     return DataFile(
@@ -160,7 +160,7 @@ def test_a_plan_explains_itself() -> None:
 
 
 def test_many_predicates_leave_what_each_alone_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they are looked for by the values of their rows, or judged one by one."""
+    """Many predicates leave what each alone leaves, whether they are looked up by values or judged one by one."""
     rng = random.Random(5)
 
     def term() -> Predicate:
@@ -207,9 +207,8 @@ def test_an_index_of_predicates_leaves_out_only_what_judging_rules_out(
         column = rng.choice(columns)
         low, high = (random_value(rng, column) for _ in range(2))
         if rng.random() < 0.3:
-            return one_of(
-                column, [random_value(rng, column) for _ in range(80)]
-            )  # more than are looked through
+            # These are more values than are looked through.
+            return one_of(column, [random_value(rng, column) for _ in range(80)])
         return all_of(
             compare(column, rng.choice([">", ">=", "="]), low),
             compare(column, rng.choice(["<", "<=", "!="]), high),
@@ -222,7 +221,7 @@ def test_an_index_of_predicates_leaves_out_only_what_judging_rules_out(
     files = []
     for number in range(60):
         found = file_of(rng, columns, random_rows(rng, columns, rng.choice([1, 1, 2, 3, 20])))
-        if rng.random() < 0.1:  # what is there of a leaf that once lay below a list says nothing of rows
+        if rng.random() < 0.1:  # counts of a leaf that was once below a list say nothing about rows
             counts = {column: count + 1 for column, count in found.value_counts.items()}
             found = msgspec.structs.replace(found, value_counts=counts)
         files.append(

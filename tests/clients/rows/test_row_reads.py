@@ -1,4 +1,4 @@
-"""Reading rows: pruned, streamed, counted, as pandas and DuckDB, over both ways to a catalog."""
+"""Reading rows: pruned, streamed, counted, and as pandas or DuckDB, over both ways to a catalog."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ REMOTE = {
     "test_rows_by_predicate", "test_old_versions_by_the_columns_that_they_had", "test_scans_tell_what_they_read",
     "test_transactions_read_what_they_wrote", "test_without_await_and_with_it",
 }  # fmt: skip
-"""What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
+"""Tests that run over a daemon in every run. Others do so in slow runs: all client code but the commit is shared."""
 
 
 @pytest.fixture
 def name(catalog: Catalog) -> str:
-    """A fresh table with three files of ten rows each: ids 0 to 29."""
+    """Create a table with three files of ten rows each (ids 0 to 29), and return its name."""
     space = f"s{next(_numbers)}"
     catalog.create_namespace(space)
     table = f"{space}.t"
@@ -164,7 +164,7 @@ def test_batches_are_the_rows_in_order(catalog: Catalog, name: str, monkeypatch:
         == catalog.read(name, where="id <> 10")
     )
     with scan.to_batches() as reader:
-        assert next(iter(reader)).num_rows == 10  # and leaves it
+        assert next(iter(reader)).num_rows == 10  # leaves the reader early
 
 
 def test_a_stream_holds_few_files(catalog: Catalog, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_without_await_and_with_it(catalog: Catalog, name: str) -> None:
     assert asyncio.run(read()) == [[2], [28, 29], 2, [28, 29]]
 
 
-# --- what cannot be read ---------------------------------------------------------------------------
+# --- rows that cannot be read ----------------------------------------------------------------------
 
 
 def test_what_is_asked_wrongly_is_named(catalog: Catalog, name: str) -> None:
@@ -281,7 +281,7 @@ def test_a_file_that_vanished_is_named(catalog: Catalog, name: str) -> None:
             read()
         assert caught.value.path == path
         assert "manifest/" in caught.value.message
-    assert scan.count() == 30  # of metadata
+    assert scan.count() == 30  # counted from metadata
     assert ids(catalog.read(name, where="id < 10")) == list(range(10)), "a file that is skipped is not missed"
 
 

@@ -1,4 +1,4 @@
-"""Rows of native tables: what is written comes back, what does not fit is refused by name."""
+"""Rows of native tables: written rows can be read back, and rows that do not fit are refused by column name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def table_of(schema: pa.Schema) -> TableDef:
 
 
 def committed(table: TableDef, *writes: WrittenRows) -> TableDef:
-    """The table as it stands after each write has committed, one sequence each."""
+    """Return the table as it is after each write has committed, one sequence each."""
     segments = [
         msgspec.structs.replace(segment, sequence=number)
         for number, written in enumerate(writes, 1)
@@ -76,7 +76,7 @@ async def write(storage: MemoryStorage, table: TableDef, data: Any, **options: A
 async def read_rows(
     storage: MemoryStorage, table: TableDef, *, columns: Sequence[str] | None = None, where: Any = None
 ) -> pa.Table:
-    """The rows of the table in memory, in the order of its files, with the table's schema or of `columns`."""
+    """Return the rows of the table in the order of its files, with the table's schema or only `columns`."""
     scan = scan_of(storage, table, await list_files(storage, table), where=where, columns=columns)
     return await scan.to_arrow()
 
@@ -153,7 +153,7 @@ SCHEMAS = fields_of(st.recursive(st.sampled_from(LEAVES), deeper, max_leaves=6))
 
 
 def plain(value: Any) -> Any:
-    """Comparable: NaN equals NaN, and zeros keep their sign."""
+    """Return a value for comparison: NaN equals NaN, and zeros keep their sign."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else repr(value)
     if isinstance(value, Mapping):
@@ -237,14 +237,17 @@ async def test_every_encoding_is_taken(kind: pa.DataType, array: pa.Array) -> No
     [pa.table({"id": [1]}), pa.table({"id": [1], "st": pa.nulls(1)}), [{"id": 1}], [{"id": 1, "st": None}]],
 )
 async def test_a_struct_of_required_fields_may_be_null(data: Any) -> None:
-    """Where Arrow makes one it has NULL in the fields, too, which its Parquet writer refuses."""
+    """A struct of required fields may be NULL.
+
+    Where Arrow builds such a struct, the fields are NULL, too, and its Parquet writer refuses them.
+    """
     inner = pa.struct([pa.field("q", pa.list_(pa.int64()), nullable=False)])
     outer = pa.struct(
         [pa.field("in", inner, nullable=False), ("more", inner), pa.field("x", pa.date32(), nullable=False)]
     )
     read = await round_trip(table_of(pa.schema([("id", pa.int64()), ("st", outer)])), data)
     assert read.to_pylist() == [{"id": 1, "st": None}]
-    pq.write_table(read, pa.BufferOutputStream())  # nor does it give some
+    pq.write_table(read, pa.BufferOutputStream())  # the result has no NULL fields either
 
 
 async def test_what_lies_below_null_is_not_looked_at() -> None:
@@ -264,10 +267,10 @@ async def test_values_of_numpy_and_pandas_are_taken() -> None:
 
 
 async def test_a_reader_is_read_once() -> None:
-    """Read again, it would give no rows, and a transaction that is tried again would lose them."""
+    """A reader is read once. A second read would give no rows, and a retried transaction would lose them."""
     reader, table = ARROW.to_reader(), table_of(SCHEMA)
     with pytest.raises(InvalidInput, match="'x' is not in the table"):
-        await round_trip(table_of(SCHEMA.remove(2)), reader)  # nothing was taken from it
+        await round_trip(table_of(SCHEMA.remove(2)), reader)  # no row was taken from the reader
     assert (await round_trip(table, reader)).num_rows == 3
     with pytest.raises(InvalidInput, match="read before") as caught:
         await round_trip(table, reader)
@@ -298,7 +301,7 @@ async def test_no_rows_no_file_no_segment(data: Any) -> None:
     assert [info async for info in storage.list("")] == []
 
 
-# --- what lies on storage --------------------------------------------------------------------------
+# --- what is stored --------------------------------------------------------------------------------
 
 
 async def test_files_are_cut_named_and_signed_and_a_commit_takes_them() -> None:
@@ -424,7 +427,7 @@ UNFIT: list[tuple[Any, str]] = [
     (arrow("st", [{"r": 1}]), "'st.r' is not in the table"),
     (arrow("st", [{}], pa.struct([])), "'st.q' is required, but missing"),
     (arrow("m", [[("a", 1.5)]], pa.map_(pa.string(), pa.float64())), "'m.value' has type"),
-    (arrow("n", [], pa.string()), "'n' has type string"),  # without a row, too
+    (arrow("n", [], pa.string()), "'n' has type string"),  # also without a row
     (
         pa.table({"s": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array(["a"])])}),
         "'s' has type sparse_union",
@@ -584,7 +587,7 @@ async def test_a_file_with_nulls_below_a_required_column_is_corrupt() -> None:
 
 
 async def spark_like_file(storage: MemoryStorage, table: TableDef) -> Segment:
-    """A file with ids at struct fields only, everything optional, as Spark writes it."""
+    """Store a file as Spark writes it: ids at struct fields only, and everything optional."""
 
     def ids(number: int) -> dict[str, str]:
         return {"PARQUET:field_id": str(number)}
@@ -621,7 +624,7 @@ async def test_files_as_spark_writes_them_read_by_id_and_place() -> None:
 
 
 async def stored_table() -> tuple[MemoryStorage, TableDef, str, str]:
-    """A table of one file: the store, the table, the paths of its segment and its data file."""
+    """Store a table of one file. Return the store, the table, and the paths of its segment and its data file."""
     storage, table = MemoryStorage(), table_of(SCHEMA)
     now = committed(table, await write(storage, table, ROWS))
     ((file, _),) = await load_files(storage, now)
