@@ -1,6 +1,6 @@
-"""A verb alone is one call where that is safe, and ends as if it had asked for the head first.
+"""A lone verb makes one call where that is safe, and ends as if it had asked for the head first.
 
-`Behind` is a daemon in one object: it looks for versions of others only when it is made to, as one does that has just
+`Behind` is a daemon in one object. It looks for versions of others only when it has to, like a daemon that has just
 answered. Several of them on one store are several daemons. Time is a number.
 """
 
@@ -50,13 +50,16 @@ BEGUN_AGAIN = ["commit", "resolve", "commit"]
 
 
 class Behind:
-    """A journal as daemons use it: a commit alone does not look for what others wrote. `calls` are what came."""
+    """A journal as daemons use it: a commit alone does not look for versions of others.
+
+    `calls` holds the calls that came.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.calls: list[str] = []
         self.sent: list[Transaction] = []
-        self.refusals: list[AlpheusError] = []  # of the next commits, which are not applied
+        self.refusals: list[AlpheusError] = []  # errors of the next commits, which are not applied
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.journal, name)
@@ -79,7 +82,7 @@ class Behind:
 
 
 class Client:
-    """A catalog over one `Behind`, and its clock."""
+    """A catalog over one `Behind`, and the catalog's clock."""
 
     def __init__(self, access: Behind, *, staleness: float | None = None, memory: bool = True) -> None:
         self.now = 1000.0
@@ -107,11 +110,11 @@ class Client:
         return self.access.journal.storage
 
     def move_to(self, access: Behind) -> None:
-        """What answers from now on is another daemon."""
+        """Let another daemon answer from now on."""
         self.access = self.session.access = access
 
     async def calls(self, verb: Awaitable[object]) -> list[str]:
-        """What a verb asked for."""
+        """Return the calls that a verb made."""
         self.access.calls.clear()
         await verb
         return list(self.access.calls)
@@ -127,7 +130,7 @@ async def storage() -> AsyncIterator[MemoryStorage]:
 
 @pytest.fixture
 async def client(storage: MemoryStorage) -> Client:
-    """Of a catalog with the namespace n and the table n.t; it knows the head, version 2."""
+    """Return a client of a catalog with the namespace n and the table n.t. It knows the head, version 2."""
     client = Client(Behind(await Journal.open(storage)))
     await client.catalog.create_namespace("n")
     await client.catalog.create_table("n.t", SCHEMA)
@@ -136,7 +139,7 @@ async def client(storage: MemoryStorage) -> Client:
 
 @pytest.fixture
 async def other(storage: MemoryStorage, client: Client) -> Client:
-    """Another client, by another daemon, which has seen all that there is."""
+    """Return another client, over another daemon, which has seen all versions."""
     other = Client(Behind(await Journal.open(storage)))
     await other.catalog.version()
     return other
@@ -219,11 +222,11 @@ async def test_what_tells_the_head_and_what_does_not(client: Client) -> None:
     assert await is_told(catalog.info())
     assert await is_told(catalog.table_exists("n.t"))
     assert await is_told(catalog.list_tables("n"))
-    # Of a version that is asked for by number nobody says that it is the head, though it is the newest seen.
+    # An answer about a version by number does not say that this is the head, though it is the newest seen.
     assert not await is_told(known.resolve(2))
     assert not await is_told(known.load(2, []))
     assert known.token == token
-    # Nor does an answer that a retry finds in the log tell more than that the version was once.
+    # An answer that a retry finds in the log only says that the version existed.
     assert not await is_told(known.commit(client.access.sent[-1]))
     client.session._staleness_millis = 1_000_000
     assert not await is_told(catalog.version())
@@ -236,7 +239,7 @@ async def test_the_bound_counts_from_the_question(client: Client) -> None:
 
     async def slow(at: Any) -> Any:
         found = await resolve(at)
-        client.now += HEAD_KNOWN_SECONDS  # so long the answer was under way
+        client.now += HEAD_KNOWN_SECONDS  # the answer took this long
         return found
 
     client.access.resolve = slow  # type: ignore[method-assign]
@@ -256,14 +259,17 @@ async def test_an_answer_that_was_overtaken_tells_nothing_new(client: Client, ot
 
 
 async def test_a_conflict_with_an_older_begin_is_not_told(client: Client, other: Client) -> None:
-    """Asked for now, the head would have had the other's change, which is then overwritten."""
+    """A conflict with an older begin version is not reported.
+
+    The verb begins again at the head, and overwrites the other change.
+    """
     await other.catalog.update_table("n.t", set={"a": "theirs"})
     assert await client.calls(client.catalog.update_table("n.t", set={"a": "mine"})) == BEGUN_AGAIN
     first, second = client.access.sent[-2:]
     assert (first.begin_version, second.begin_version) == (2, 3)
     assert first.id != second.id
     assert (await other.catalog.load_table("n.t")).properties == {"a": "mine"}
-    # The refused one is not in the log, and a copy of it that arrives late is refused again.
+    # The refused transaction is not in the log, and a late copy of it is refused again.
     assert [entry.transaction.id async for entry in client.catalog.log()].index(second.id) == 0
     with pytest.raises(Conflict):
         await client.access.journal.commit(first)
@@ -279,7 +285,10 @@ async def test_what_is_there_by_now_is_told_as_such(client: Client, other: Clien
 
 
 async def test_a_daemon_that_lags_behind_refuses_nothing(client: Client, other: Client) -> None:
-    """The client is told by somebody what another daemon acknowledged; its own one does not know yet."""
+    """A daemon that lags behind does not refuse a verb because of what another daemon acknowledged.
+
+    The client has heard of the other's change, and its own daemon has not seen the change yet.
+    """
     await other.catalog.create_namespace("new")
     assert client.session.known_head == client.access.journal.head.version == 2
     assert await client.calls(client.catalog.create_table("new.t", SCHEMA)) == ONCE
@@ -348,7 +357,7 @@ async def test_a_transaction_begins_at_the_head_and_is_told_every_conflict(
 
 
 async def test_racing_clients_end_as_before(client: Client, other: Client) -> None:
-    """Both begin at once at the same version: one creation wins, one drop wins; of two changes the later one holds."""
+    """Clients that race from one version end as before: one creation wins, one drop wins, the later change holds."""
     results: list[Any] = await asyncio.gather(
         *(one.catalog.create_table("n.u", SCHEMA) for one in (client, other)), return_exceptions=True
     )
@@ -368,7 +377,7 @@ async def test_racing_clients_end_as_before(client: Client, other: Client) -> No
 
 
 async def restored(before: dict[str, Any], versions: int) -> Behind:
-    """A daemon that starts on a copy of the storage, and what others then commit there."""
+    """Start a daemon on a copy of the storage, after others have committed there."""
     storage = MemoryStorage()
     storage._files.update(before)
     stranger = Client(Behind(await Journal.open(storage)))
@@ -388,7 +397,7 @@ async def test_a_replaced_history_is_found_out(
     client.is_connected = is_connected
     with pytest.raises((InvalidInput, Corrupt)) as caught:
         await client.catalog.create_namespace("m")
-    # With fewer versions than the client has seen the newest of these is missing; else another one is in its place.
+    # With fewer versions than the client has seen, the newest is missing. Otherwise another has its place.
     assert caught.value.kind == ("head_missing" if versions < 3 else "bad_token")
     assert not await Client(client.access).catalog.namespace_exists("m")
 
@@ -436,8 +445,10 @@ TURNS = st.lists(
 
 @given(turns=TURNS)
 def test_a_verb_ends_as_if_it_had_asked_first(turns: list[tuple[int, bool, float, Any]]) -> None:
-    """Two clients, now over one daemon and now over the other, which know of each other by the log alone. Every
-    answer is that of clients who ask for the head before each verb: versions, errors, and what is there at the end."""
+    """A verb ends as if it had asked for the head first: versions, errors and the final state are the same.
+
+    Two clients use one daemon or the other, and learn of each other by the log alone.
+    """
     assert asyncio.run(played(turns, memory=True)) == asyncio.run(played(turns, memory=False))
 
 
@@ -473,7 +484,7 @@ async def played(turns: list[tuple[int, bool, float, Any]], *, memory: bool) -> 
 
 @pytest.fixture
 def known_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a call takes here."""
+    """Keep the head known, however long a call takes here."""
     monkeypatch.setattr(session, "HEAD_KNOWN_SECONDS", 1e9)
 
 
@@ -497,7 +508,7 @@ async def test_calls_that_a_daemon_gets(known_for_ever: None) -> None:
             running(config, journal, metrics=metrics) as address,
             await connect(f"grpc://{address}") as catalog,
         ):
-            await catalog.create_namespace("n")  # the head is known since the catalog was connected to
+            await catalog.create_namespace("n")  # connecting to the catalog made the head known
             await asyncio.gather(*(catalog.create_table(f"n.t{number}", SCHEMA) for number in range(20)))
             for number in range(20):
                 await catalog.update_table(f"n.t{number}", set={"a": "b"})

@@ -1,4 +1,4 @@
-"""Readers that hold a lease: what they go on reading, when they are told that it ran out, and who has none."""
+"""Readers that hold a lease: what they can read, and how they learn that it ran out. Also readers without a lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ ROWS = pa.table({"id": [1, 2, 3]})
 def catalog(
     request: pytest.FixtureRequest, tmp_path: Path, start_daemon: Callable[..., Any]
 ) -> Iterator[Catalog]:
-    """Version 3: a table with three rows and a view. 4: one row less. Then others."""
+    """Yield a catalog.
+
+    Version 3 has a table of three rows and a view, version 4 has one row less, and others follow.
+    """
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url, order=3) as made:
         fill(made)
@@ -73,7 +76,7 @@ def lease_files(folder: str) -> list[Path]:
 
 
 def put_back(path: Path) -> None:
-    """As if the holder had last renewed it an hour ago."""
+    """Make a lease look as if its holder had last renewed it an hour ago."""
     then = path.stat().st_mtime - 3600
     os.utime(path, (then, then))
 
@@ -140,7 +143,7 @@ def test_closing_the_catalog_gives_its_leases_up(catalog: Catalog) -> None:
 
 
 def collect(folder: str, path: Path) -> None:
-    """What a collector does that finds a lease long over: here, the data files and nodes of a version that expired."""
+    """Delete what a collector deletes when a lease is long over: the data files and nodes of an expired version."""
     for pattern in ("data/**/*.parquet", "node/*.arrow", "manifest/**/*.arrow"):
         for file in Path(folder).glob(pattern):
             file.unlink()
@@ -149,7 +152,10 @@ def collect(folder: str, path: Path) -> None:
 
 @both_ways
 def test_a_reader_whose_lease_ran_out_is_told_so(catalog: Catalog) -> None:
-    """And not that the catalog is damaged, though its files are gone."""
+    """A reader whose lease ran out gets an error that says so.
+
+    It gets no error about damage, though its files are gone.
+    """
     folder = folder_of(catalog)
     with catalog.at(3, lease=True) as held:
         scan = held.scan("a.t")
@@ -186,7 +192,7 @@ def test_a_damaged_catalog_is_no_lost_lease(catalog: Catalog) -> None:
 
 
 async def test_a_reader_that_stood_still(tmp_path: Path) -> None:
-    """Its own clock says that it may be too late: then the store decides, before anything is read."""
+    """A reader whose clock says that its lease may be over asks the store before it reads anything."""
     now = 0.0
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:
         await catalog.create_namespace("a")
@@ -212,7 +218,10 @@ async def test_a_reader_that_stood_still(tmp_path: Path) -> None:
 
 
 class Waiting:
-    """Calls of one method of a store wait, until they are let through; cancelling who waits takes none of them back."""
+    """Calls of one method of a store wait until the test lets them through.
+
+    Cancelling the caller does not take them back.
+    """
 
     def __init__(self, storage: Storage, method: str) -> None:
         self.arrived = asyncio.Event()
@@ -243,7 +252,7 @@ def renewing() -> list[str]:
 
 @pytest.mark.parametrize("how", ["while it is given up", "after that was cancelled"])
 async def test_whoever_reads_while_a_lost_lease_is_given_up(tmp_path: Path, how: str) -> None:
-    """Is told that it was lost, and not that the catalog is damaged."""
+    """A read while a lost lease is given up fails with the loss of the lease, and not with damage of the catalog."""
     now = 0.0
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:
         await catalog.create_namespace("a")
@@ -278,7 +287,7 @@ async def test_whoever_reads_while_a_lost_lease_is_given_up(tmp_path: Path, how:
 
 @pytest.mark.parametrize("what", ["the reader", "the catalog"])
 async def test_nothing_is_written_once_it_is_closed(tmp_path: Path, what: str) -> None:
-    """A renewal that was on its way lands before the lease is deleted."""
+    """Nothing is written after closing. A renewal that is under way lands before the lease is deleted."""
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:
         held = await catalog.at(0, lease=1)
         writing = Waiting(await catalog.storage(), "put")
@@ -299,7 +308,7 @@ async def test_a_close_that_was_cancelled_is_done_with_the_catalog(tmp_path: Pat
         deleting = Waiting(await catalog.storage(), "delete")
         closing = asyncio.create_task(held.close())
         await deleting.arrived.wait()
-        deleting.sent[0].cancel()  # it never comes
+        deleting.sent[0].cancel()  # the deletion never arrives
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
@@ -311,7 +320,7 @@ async def test_a_close_that_was_cancelled_is_done_with_the_catalog(tmp_path: Pat
 
 
 async def test_a_closed_catalog_gives_its_leases_up_side_by_side(tmp_path: Path) -> None:
-    """One that fails keeps none of the others, and is told of."""
+    """A closed catalog gives its leases up concurrently. A failure is reported, and does not keep the other leases."""
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:
         held = [await catalog.at(0, lease=60) for _ in range(3)]
         deleting = Waiting(await catalog.storage(), "delete")
@@ -329,7 +338,7 @@ async def test_a_closed_catalog_gives_its_leases_up_side_by_side(tmp_path: Path)
 
 
 async def test_taking_a_lease_that_is_cancelled(tmp_path: Path) -> None:
-    """As by a timeout. Its write lands late, and nothing of it is left."""
+    """Taking a lease that is cancelled, for example by a timeout, leaves nothing, though its write lands late."""
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:
         writing = Waiting(await catalog.storage(), "put")
         taking = asyncio.create_task(catalog.at(0, lease=60))
@@ -368,7 +377,7 @@ async def test_it_is_renewed_in_the_background(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
 
 
-# --- who has none ----------------------------------------------------------------------------------
+# --- readers without a lease -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -392,7 +401,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
 def test_where_nobody_may_write(
     catalog: Catalog, read_only: Callable[[Exception], None], error: Exception
 ) -> None:
-    """One warning, and the reader has no lease; or it is refused, where it has to have one."""
+    """On read-only storage a reader gets one warning and no lease. A reader that must have a lease is refused."""
     read_only(error)
     with pytest.warns(Unleased, match="have no lease: .*(no right|for reading)"):
         reader = catalog.at(3, lease=None)
@@ -421,7 +430,7 @@ def test_a_store_that_cannot_be_reached_for_now_is_no_reason_to_go_without(
 
 
 def test_where_the_storage_is_out_of_reach(catalog: Catalog) -> None:
-    """As of a daemon that serves its own memory."""
+    """Where the storage is out of reach, as with a daemon that serves its own memory, a reader gets no lease."""
 
     async def unreachable() -> Storage:
         raise InvalidInput("it lives in another process", kind="storage_unreachable")
@@ -486,8 +495,11 @@ def ask(holder: subprocess.Popen[str]) -> str:
 
 
 def test_a_holder_that_is_killed_and_one_that_is_paused(tmp_path: Path) -> None:
-    """Two processes hold a version that expires. The lease of the one that is killed stays, and runs out; the other
-    one, paused for longer than its lease, is told so when it goes on."""
+    """Two processes hold a version that expires: one is killed, and one is paused.
+
+    The lease of the killed process stays, and runs out. The other process is paused for longer than its lease, and
+    learns that when it resumes.
+    """
     folder = str(tmp_path / "lake")
     with alpheus.create(f"file://{folder}") as catalog:
         fill(catalog)
@@ -500,9 +512,8 @@ def test_a_holder_that_is_killed_and_one_that_is_paused(tmp_path: Path) -> None:
         by_version = [(one.version, one.state) for one in catalog.admin.leases()]
         assert by_version == [(3, "held")] * 2
         answers = {"rows 3"}
-        while answers == {
-            "rows 3"
-        }:  # until it renews, which it does every second; what it was writing then is in time
+        # The reader renews every second. A renewal that was being written at the pause may still be in time.
+        while answers == {"rows 3"}:
             paused.send_signal(signal.SIGSTOP)
             for path in lease_files(folder):
                 put_back(path)

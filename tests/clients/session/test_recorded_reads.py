@@ -1,4 +1,4 @@
-"""What a serializable transaction had read: in events, in the log, and wherever these are shown."""
+"""The recorded reads of a serializable transaction, in events, in the log, and in every other place that shows them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ READ = [("CATALOG_SHOW_NAMESPACES", ""), ("NAMESPACE_EXISTS", "there"), ("TABLE_
 
 @pytest.fixture(scope="module", params=["direct", "remote"])
 def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
-    """Its head, version 3, is a serializable transaction with three reads; the ones before have none."""
+    """Yield a catalog whose head, version 3, is a serializable transaction with three reads.
+
+    Earlier versions have none.
+    """
     with alpheus.connect(lake_by(request.param), create=True) as opened:
         opened.create_namespace("s")
         opened.create_table("s.t", pa.table({"id": [1]}))

@@ -1,6 +1,6 @@
-"""The way to a daemon: what an error on the wire means, and what survives a daemon that dies.
+"""The connection to a daemon: the meaning of errors on the wire, and what survives the death of a daemon.
 
-The first half talks to a scripted server in this process, the second to daemons of their own.
+The first half talks to a scripted server in this process. The second half talks to daemons in their own processes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TRANSACTION = Transaction(
 
 
 class Scripted(service_pb2_grpc.CatalogServicer):
-    """Answers as the test says: `on[method] = async def (request, context)`."""
+    """Answers by script: `on[method] = async def (request, context)`."""
 
     def __init__(self) -> None:
         self.on: dict[str, Callable[[Any, Any], Awaitable[Any]]] = {}
@@ -90,7 +90,7 @@ class Scripted(service_pb2_grpc.CatalogServicer):
         return await self.on["Commit"](request, context)
 
     async def CommitMany(self, requests: Any, context: Any) -> None:  # noqa: N802
-        """An older daemon has no such method."""
+        """Refuse the call, as an older daemon without this method does."""
         await context.abort(Code.UNIMPLEMENTED, "Method not found!")
 
     async def Events(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
@@ -306,7 +306,7 @@ async def test_events_have_a_connection_of_their_own(scripted: Scripted, remote:
     assert [type(item) for item in items] == [Event, Progress, Progress]
     assert [item.version for item in items] == [4, 4, 6]
     assert len(set(scripted.peers)) == 2
-    # Letting go of the stream ends it at the daemon.
+    # Closing the stream ends it at the daemon.
     await stream.aclose()
     await ended.wait()
 
@@ -372,8 +372,10 @@ def test_a_socket_file(tmp_path: Path, start_daemon: Callable[..., Any]) -> None
 
 
 def test_commits_and_events_outlast_daemons(tmp_path: Path, start_daemon: Callable[..., Any]) -> None:
-    """A writer and a follower go on while the daemon is killed and another takes its place: each commit is
-    there once, each event is seen once."""
+    """A writer and a follower continue while their daemon is killed and another daemon takes its place.
+
+    Each commit is in the log once, and each event is seen once.
+    """
     url = f"file://{tmp_path}/lake"
     daemon = start_daemon(url, "--create")
     commits: list[alpheus.Commit] = []

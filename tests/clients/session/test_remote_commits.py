@@ -1,4 +1,4 @@
-"""Commits of one connection share a stream: with a daemon that has none, and from many threads."""
+"""Commits of one connection share a stream: with a daemon that knows no such stream, and from many threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from alpheus_pb.v1 import service_pb2 as pb
 async def test_an_older_daemon_gets_each_commit_by_itself(
     start_daemon: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A daemon that has no CommitMany: here, a client that asks for a method that no daemon has."""
+    """A daemon without CommitMany gets each commit by itself. Here the client asks for a method that no daemon has."""
     daemon = await asyncio.to_thread(start_daemon, f"file://{tmp_path}/lake", "--create")
     catalog = await aio.connect(f"grpc://{daemon.address}", timeout=30)
     try:

@@ -1,4 +1,4 @@
-"""A daemon behind a proxy that loses what passes: row 9 of the fault matrix with real connections."""
+"""A daemon behind a proxy that loses messages: row 9 of the fault matrix with real connections."""
 
 from __future__ import annotations
 
