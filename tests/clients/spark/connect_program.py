@@ -1,4 +1,4 @@
-"""A program on Spark Connect, run by `test_spark_connect.py` in a process of its own: what a `SparkCatalog` does there.
+"""Try a `SparkCatalog` on Spark Connect. `test_spark_connect.py` runs this program in a process of its own.
 
 python connect_program.py FOLDER
 """

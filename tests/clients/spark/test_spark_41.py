@@ -1,5 +1,8 @@
-"""The stream source as PySpark 4.1 asks it, without Spark: in another order than later releases, so that no test on one
-of those would see it. `make spark41` runs the tests of Spark on a real one."""
+"""The stream source as PySpark 4.1 calls it, without Spark.
+
+PySpark 4.1 calls in another order than later releases, so that tests on those would miss errors. `make spark41` runs
+the tests of Spark on a real PySpark 4.1.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,13 @@ Way = Literal["running", "once", "wrapped"]
 
 
 class Spark41:
-    """What PySpark 4.1 asks of a stream, in its order: for what lies between a checkpoint and itself when a query goes
-    on from one, then for the latest position, and only then for where a new query begins. AvailableNow is the same for
-    one batch ("once"), or, where spark.sql.streaming.triggerAvailableNowWrapper.enabled is set ("wrapped"), goes on to
-    the latest position, for which it then asks before anything else."""
+    """Calls a stream as PySpark 4.1 does, in its order.
+
+    A query that resumes from a checkpoint first asks for what is between that position and itself. Every query then
+    asks for the latest position. Only then does a new query ask where it begins. AvailableNow runs one batch ("once").
+    Where spark.sql.streaming.triggerAvailableNowWrapper.enabled is set ("wrapped"), it asks for the latest position
+    before anything else, and runs up to that position.
+    """
 
     def __init__(self, **options: str) -> None:
         self._options = options
@@ -40,11 +46,17 @@ class Spark41:
         self._is_undone = False
 
     def lose_commit(self) -> None:
-        """The last batch was written down and not done: it comes again, by itself when there is one batch only."""
+        """Leave the last batch written down but not done, so that it comes again.
+
+        With one batch a run, it comes alone.
+        """
         self._is_undone = True
 
     def run(self, way: Way = "running", meanwhile: Callable[[], object] = str) -> list[list[Any]]:
-        """What each batch brought: ids of rows, names of events. `meanwhile` happens once, after the first one."""
+        """Run the query.
+
+        Return the ids of rows or the names of events of each batch. `meanwhile` runs once, after the first batch.
+        """
         source = AlpheusSource(self._options)
         schema = source.schema()
         assert isinstance(schema, StructType)
@@ -156,7 +168,10 @@ def test_pyspark_4_1_goes_on_after_a_batch_that_came_again(tmp_path: Path, way: 
 def test_pyspark_4_1_begins_anew_where_history_is_gone(
     tmp_path: Path, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The head is asked for without a word of where the batch begins, so that only `partitions` can find out."""
+    """PySpark 4.1 restarts where history is gone.
+
+    It asks for the head without saying where the batch begins, so that only `partitions` can find out.
+    """
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("s")
@@ -196,7 +211,7 @@ def test_pyspark_4_1_begins_anew_where_history_is_gone(
 
 
 def test_pyspark_4_1_goes_on_to_the_head_where_the_table_is_idle(tmp_path: Path) -> None:
-    """Else a position would stay where it was until its version is not kept any more."""
+    """PySpark 4.1 moves to the head although the table is idle. Otherwise the version of its position would expire."""
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("s")
@@ -228,7 +243,10 @@ def test_pyspark_4_1_loses_and_doubles_no_events(
 
 
 def test_no_position_is_given_while_the_table_is_away(tmp_path: Path) -> None:
-    """One frame is started again and again; when the table is back, its rows are not told a second time."""
+    """No position is given while the table is away.
+
+    One frame is started again and again. When the table is back, its rows do not come a second time.
+    """
     url = f"file://{tmp_path}/lake"
 
     def run(source: AlpheusSource, start: dict[str, Any] | None) -> tuple[dict[str, Any], list[int]]:

@@ -1,4 +1,4 @@
-"""`SparkCatalog` against real Spark: what is written is what is read, pinned, by Spark and by pyarrow."""
+"""`SparkCatalog` on real Spark: Spark and pyarrow read what was written, also at pinned versions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def rows_of(df: DataFrame) -> list[dict[str, Any]]:
 
 
 def test_all_types_nested_ones_too_between_spark_and_pyarrow(lake: SparkCatalog) -> None:
-    """Spark gives list elements and map entries no field ids, pyarrow does: both are read by both."""
+    """Spark and pyarrow read all types that the other wrote.
+
+    Spark gives list elements and map entries no field ids, and pyarrow does.
+    """
     lake.create_table("sales.wide", NESTED)
     schema = lake.spark.createDataFrame([], NESTED).schema
     lake.append("sales.wide", lake.spark.createDataFrame([tuple(ROW.values())], schema))
@@ -265,7 +268,7 @@ def test_a_pinned_reader_and_its_views(lake: SparkCatalog, spark: SparkSession) 
 
 @pytest.mark.parametrize("name", ["we ird[1]", "st*ar{a,b}?", "50%20ünï #+=", "_hidden", "back\\slash^"])
 def test_a_prefix_of_strange_characters(name: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Spark takes paths for patterns and does not decode them; what matches too little or too much is wrong."""
+    """A prefix of strange characters works, although Spark takes paths for patterns and does not decode them."""
     (tmp_path / "we ird1").mkdir()
     with alpheus.create(str(tmp_path / name / "lake")) as catalog:
         catalog.create_namespace("sales")
@@ -334,7 +337,7 @@ def test_files_are_durable_before_a_commit_names_them(
         await durable(paths)
 
     async def spied_put(path: str, data: bytes) -> None:
-        if not path.startswith("vn/"):  # the hint of the commit before, which comes when it comes
+        if not path.startswith("vn/"):  # the hint of the commit before comes at any time
             steps.append(f"put {path.split('/')[0]}")
         await put(path, data)
 

@@ -58,7 +58,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
 
 
 def frame(lake: SparkCatalog, rows: list[Row], schema: str = COLUMNS) -> DataFrame:
-    """In one partition: each write is one file."""
+    """Return a frame of one partition, so that each write is one file."""
     names = [part.split()[0] for part in schema.split(", ")]
     return lake.spark.createDataFrame(
         [tuple(row.get(name) for name in names) for row in rows], schema
@@ -203,7 +203,7 @@ def test_merges(lake: SparkCatalog) -> None:
             ],
         )
     )  # fmt: skip
-    # More keys than a predicate can hold: the files are written anew.
+    # A predicate cannot hold so many keys, so that the files are rewritten.
     many = lake.spark.range(3, 3000).selectExpr("id AS a").coalesce(1)
     lake.merge("s.m", many, "a", matched="delete", unmatched="ignore")
     assert content() == sorted([row for row in expected if row[0] is None or row[0] < 3], key=str)
@@ -211,7 +211,7 @@ def test_merges(lake: SparkCatalog) -> None:
 
 
 def test_a_source_that_is_never_the_same_is_run_once(lake: SparkCatalog) -> None:
-    """What is counted, what is written and what the feed tells is of one and the same run."""
+    """A source that gives other rows each time runs once: counts, written rows and the feed come from one run."""
     lake.create_table("s.r", "id BIGINT, u STRING")
     lake.append("s.r", lake.spark.range(10).selectExpr("id", "'' AS u").coalesce(1))
     head = lake.catalog.version()
@@ -255,7 +255,7 @@ def test_numbers_that_are_set(lake: SparkCatalog) -> None:
 
 
 def test_dates_and_times_that_are_set(lake: SparkCatalog) -> None:
-    """Python's: before 1582, too, and none in the zone of the process."""
+    """Dates and times from Python are stored as they are, also before 1582, and never in the zone of the process."""
     lake.create_table("s.t", "id INT, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, days ARRAY<DATE>")
     lake.catalog.append("s.t", [{"id": 1}])
     at = dt.datetime(1582, 10, 10, 1, 2, 3, 4, dt.timezone(dt.timedelta(hours=5, seconds=7)))
@@ -295,7 +295,7 @@ def test_what_others_changed_meanwhile(lake: SparkCatalog) -> None:
     seen: list[int] = []
     lake.retry(step)
     assert seen == [20, 500]
-    with lake.transaction() as tx:  # its own rows change, too
+    with lake.transaction() as tx:  # rows of the transaction itself change, too
         tx.append("s.t", frame(lake, [{"id": 100, "k": "k1", "n": 1}]))
         tx.delete("s.t", "n > 30 AND n < 500")
         tx.update("s.t", {"n": "n + 1"}, "id = 100 OR id = 2")
@@ -334,7 +334,7 @@ LISTS = "id BIGINT NOT NULL, i INT, l ARRAY<INT>, ts TIMESTAMP, k STRING"
 
 
 def with_lists(lake: SparkCatalog) -> list[tuple[Any, ...]]:
-    """Lists of three, of none, and NULL; the second half of the keys in the partition of NULL."""
+    """Create a table with a list of three, an empty list and NULL. The third row is in the partition of NULL."""
     at = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     lake.create_table("s.l", LISTS, partition_by=["k"])
     rows = [(1, 10, [1, 2, 3], at, "a"), (2, 20, [], at, "a"), (3, 30, None, None, None)]
@@ -371,7 +371,7 @@ def test_an_update_gives_each_row_one_value_of_its_own(
     lake, rows = tables_of_lists
     head, before = lake.catalog.version(), stored_files(lake)
     value = value() if callable(value) else value
-    for where in ("TRUE", "id > 100"):  # whether or not there are such rows
+    for where in ("TRUE", "id > 100"):  # with and without such rows
         with pytest.raises(InvalidInput, match=r"set: column 'i'.*" + re.escape(says)) as caught:
             lake.update("s.l", {"k": "'x'", "i": value}, where)
         assert caught.value.kind == "bad_argument"
@@ -384,7 +384,7 @@ def test_an_update_gives_each_row_one_value_of_its_own(
 def tables_of_lists(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SparkCatalog, list[tuple[Any, ...]]]]:
-    """One for many tests that change nothing."""
+    """Yield a lake with lists, one for many tests that change nothing."""
     with alpheus.create(f"file://{tmp_path_factory.mktemp('lists')}/lake") as catalog:
         catalog.create_namespace("s")
         lake = SparkCatalog(spark, catalog)
@@ -414,7 +414,7 @@ def test_values_that_are_computed_of_a_row_alone(lake: SparkCatalog) -> None:
         (2, 40, []),
         (3, None, None),
     ]
-    # What is never the same twice is computed once a row: the table, its feed and every reader have the same.
+    # A random expression is computed once per row: the table, its feed and every reader have the same values.
     head = lake.catalog.version()
     lake.update("s.l", {"i": "CAST(rand() * 1000000000 AS INT)", "k": "uuid()"}, "TRUE", mode="rewrite")
     now = [row.asDict() for row in lake.read("s.l").select("id", "i", "k").orderBy("id").collect()]
@@ -453,7 +453,7 @@ def test_what_spark_cannot_compute_names_the_column(
 
 
 def test_rows_that_are_written_are_counted(lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever became of the checks before it, or of Spark."""
+    """Rows are counted when they are written, whatever earlier checks or Spark did wrong."""
     schema = "id BIGINT, i INT, l ARRAY<INT>"
     lake.create_table("s.n", schema)
     lake.append("s.n", lake.spark.createDataFrame([(1, 10, [1, 2]), (2, 20, [])], schema).coalesce(1))
@@ -471,8 +471,8 @@ def test_rows_that_are_written_are_counted(lake: SparkCatalog, monkeypatch: pyte
             lake.merge("s.n", lake.spark.createDataFrame([(1, 5), (2, 6)], "id BIGINT, i INT"), "id")
     match = changes.where_match
     for broken in (
-        lambda df: df.where("id > 2"),  # a row that stays is lost
-        lambda df: df,  # one that goes is there again
+        lambda df: df.where("id > 2"),  # loses a row that should stay
+        lambda df: df,  # brings back a row that should go
     ):
         with monkeypatch.context() as patch:
             patch.setattr(
@@ -574,7 +574,7 @@ def test_no_partition_is_touched(lake: SparkCatalog) -> None:
 
 
 def test_a_job_replaces_the_partitions_that_were_touched(lake: SparkCatalog) -> None:
-    """None, too: a run that another input began."""
+    """A job replaces the partitions that were touched. It replaces none in a run that another input started."""
     lake.create_table("s.orders", "id BIGINT, day STRING, amount BIGINT", partition_by=["day"])
     lake.create_table("s.rates", "id BIGINT")
     lake.create_table("s.daily", "day STRING, total BIGINT", partition_by=["day"])

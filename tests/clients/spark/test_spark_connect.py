@@ -1,4 +1,4 @@
-"""A `SparkCatalog` on Spark Connect, in a process of its own: it has no JVM to share with the other tests' session."""
+"""A `SparkCatalog` on Spark Connect, in a process of its own: it cannot share a JVM with the other tests' session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_a_lake_on_connect(tmp_path: Path, lane_count: Callable[[int, int], int]) -> None:
-    """In full runs alone: it starts a server."""
+    """A lake works on Spark Connect. Only full runs try it, because it starts a server."""
     if not lane_count(0, 1):
         pytest.skip("starts a server of its own, which takes long: make slow LANE=connect")
     program = Path(__file__).with_name("connect_program.py")

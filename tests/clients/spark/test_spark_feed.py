@@ -1,5 +1,7 @@
-"""What became of tables, and the streams of it, without a Spark session: logs are read, batches planned, and tasks
-run as Spark would run them."""
+"""Changes of tables, and streams of them, without a Spark session.
+
+The tests read logs, plan batches, and run tasks as Spark would.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def fresh() -> alpheus.Catalog:
 
 
 def read(catalog: alpheus.Catalog, slices: Sequence[Slice], name: str = "s.t") -> list[dict[str, Any]]:
-    """What the tasks of a batch give, as change rows."""
+    """Return the change rows that the tasks of a batch give."""
     table = catalog.load_table(name)
     layout = Layout(table, "changes", feed_schema(table, "changes"))
     return [
@@ -69,7 +71,7 @@ def read(catalog: alpheus.Catalog, slices: Sequence[Slice], name: str = "s.t") -
 def changed(
     catalog: alpheus.Catalog, after: Any = None, until: Any = None, name: str = "s.t"
 ) -> list[tuple[str, int, int]]:
-    """(change type, id, version), sorted within each version."""
+    """Return (change type, id, version) of each change, sorted within each version."""
     asked = range_of(catalog, name, after, until)
     storage = catalog.storage()
     reader = ChangeReader(storage, FileLists(storage, run), asked.table.id)
@@ -97,11 +99,11 @@ def drained(
     files: int | None = None,
     name: str = "s.t",
 ) -> tuple[list[list[int]], StreamPosition]:
-    """Ids of each batch until there is nothing new, and where that ends."""
+    """Return the ids of each batch until nothing is new, and the position where that ends."""
     position = StreamPosition() if start is None else start
     batches = []
     while (end := stream.latest(position, files, None)) != position:
-        # Through JSON, as Spark keeps it.
+        # The position goes through JSON, as in Spark.
         position, begin = position_of(json.loads(json.dumps(end.to_offset()))), position
         batches.append([row["id"] for row in read(catalog, stream.plan(begin, position), name)])
     return batches, position
@@ -141,7 +143,7 @@ def test_a_table_is_followed_under_its_names(catalog: alpheus.Catalog) -> None:
     first = catalog.append("s.t", rows(1)).version
     catalog.rename_table("s.t", "s.u")
     second = catalog.append("s.u", rows(2)).version
-    catalog.create_table("s.t", rows(100))  # another one
+    catalog.create_table("s.t", rows(100))  # another table of this name
     catalog.append("s.t", rows(101))
     with catalog.transaction() as tx:
         tx.append("s.u", rows(3))
@@ -170,14 +172,14 @@ def test_a_table_that_came_back_from_before_a_rename(catalog: alpheus.Catalog) -
     gone = catalog.drop_table("s.u").version
     catalog.create_table("s.w", rows(7))
     catalog.drop_table("s.w")
-    catalog.undrop("s.w")  # another one
+    catalog.undrop("s.w")  # another table
     back = catalog.undrop("s.t", at=old).version
     last = catalog.append("s.t", rows(3)).version
     after = [("delete", 2, back), ("insert", 3, last)]
     assert changed(catalog, middle) == after
     assert changed(catalog, old) == [("insert", 2, middle), *after]
     assert name_at(catalog, "s.t", middle, last) == "s.u"
-    assert changed(catalog, gone) == [("insert", 1, back), ("insert", 3, last)]  # nothing was there
+    assert changed(catalog, gone) == [("insert", 1, back), ("insert", 3, last)]  # the table did not exist
 
 
 def test_a_table_that_came_back_in_another_namespace(catalog: alpheus.Catalog) -> None:
@@ -215,7 +217,7 @@ def test_ranges_that_are_none(catalog: alpheus.Catalog) -> None:
         changed(catalog, 0, 99)
     with pytest.raises(NotFound, match="no version 99"):
         changed(catalog, 99)
-    for after, until in ((3, 2), (2, 1)):  # the second before the table was made
+    for after, until in ((3, 2), (2, 1)):  # in the second case the table did not exist yet
         with pytest.raises(InvalidInput, match=f"version {after}, until=.* the earlier version {until}"):
             changed(catalog, after, until)
     with pytest.raises(NotFound):
@@ -225,7 +227,7 @@ def test_ranges_that_are_none(catalog: alpheus.Catalog) -> None:
 
 
 def test_changes_of_some_rows(catalog: alpheus.Catalog) -> None:
-    """By predicate, by rewriting, with change files; and read when the column that a predicate asked for is gone."""
+    """Changes of some rows come from predicates, rewrites and change files, even if a predicate's column is gone."""
     catalog.update_table("s.t", add_columns={"n": pa.string()})
     catalog.append("s.t", pa.table({"id": [1, 2, 3, 4], "n": ["a", None, "c", "d"]}))
     head = catalog.version()
@@ -268,7 +270,10 @@ def test_a_stream_of_appends_passes_over_compactions_and_not_over_updates(catalo
 
 
 def test_a_stream_of_appends_passes_over_a_restore_across_a_compaction(catalog: alpheus.Catalog) -> None:
-    """Other files with the same rows; what takes rows back ends it all the same."""
+    """A stream of appends passes over a restore of the same rows in other files.
+
+    A restore that removes rows ends the stream.
+    """
     catalog.append("s.t", rows(1))
     old = catalog.append("s.t", rows(2)).version
     _, position = drained(catalog, stream_of(catalog))
@@ -326,14 +331,14 @@ OPERATIONS = st.lists(
 
 
 def called(catalog: alpheus.Catalog, table_id: str, at: int) -> str:
-    """What a table was called then; "" when it was not there."""
+    """Return the name of a table at a version, or "" if it did not exist."""
     then = catalog.at(at)
     tables = [then.load_table(each) for each in then.list_tables("s")]
     return next((table.full_name for table in tables if table.id == table_id), "")
 
 
 def act(catalog: alpheus.Catalog, name: str, verb: str, number: int, ids: Iterator[int]) -> str:
-    """One step of a table's life; gives its name afterwards."""
+    """Do one step of a table's life, and return its name afterwards."""
     match verb:
         case "append":
             catalog.append(name, rows(*itertools.islice(ids, number)))
@@ -348,7 +353,7 @@ def act(catalog: alpheus.Catalog, name: str, verb: str, number: int, ids: Iterat
             else:
                 catalog.drop_table(name)
                 catalog.undrop(name, at)
-        case "return":  # as it was, and called so
+        case "return":  # back to its old state and its old name
             at = max(2, catalog.version() - number)
             former = called(catalog, catalog.load_table(name).id, at)
             catalog.drop_table(name)
@@ -383,8 +388,10 @@ SIGNS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1
 def test_what_came_and_went_is_the_difference(
     operations: list[tuple[str, int]], begin: int, files: int
 ) -> None:
-    """Rows at one version and the changes since make the rows of any later one; a stream in small batches gives the
-    same, whoever plans a batch."""
+    """Rows at one version plus the changes since are the rows of any later version.
+
+    A stream in small batches gives the same rows, whichever reader plans a batch.
+    """
     with fresh() as catalog:
         ids = itertools.count(1)
         name = "s.t"
@@ -396,7 +403,7 @@ def test_what_came_and_went_is_the_difference(
         balance: Counter[int] = Counter()
         there = called(catalog, catalog.load_table(name).id, begin)
         assert there in ("", former)
-        if there:  # not between a drop and its undoing
+        if there:  # not between a drop and its undrop
             balance += Counter(catalog.read(former, at=begin)["id"].to_pylist())
         found = changed(catalog, begin, name=name)
         for change_type, id, _ in found:
@@ -422,8 +429,10 @@ def test_what_came_and_went_is_the_difference(
 def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
     operations: list[tuple[str, int]], begin: int
 ) -> None:
-    """Rows at one version and what lasts of the appends since make the rows of a later one, unless one says that it
-    removed some. With states of the time since, none does."""
+    """Rows at one version plus the lasting appends since are the rows of a later version, unless rows were removed.
+
+    Where the table only goes back to states since the begin version, no change reports removed rows.
+    """
     with fresh() as catalog:
         ids = itertools.count(1)
         name = "s.t"
@@ -463,7 +472,10 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
 def test_the_past_knows_when_a_table_had_the_same_rows(
     operations: list[tuple[str, int]], asked: list[tuple[int, int]]
 ) -> None:
-    """Against a list of what state the table was in at each version."""
+    """The history of rows knows when a table had the same rows.
+
+    The test compares with a list of the state at each version.
+    """
     with fresh() as catalog:
         ids = itertools.count(1)
         name = "s.t"
@@ -477,7 +489,8 @@ def test_the_past_knows_when_a_table_had_the_same_rows(
                 goes_back = before
             name = act(catalog, name, verb, number, ids)
             after = catalog.version()
-            states |= dict.fromkeys(range(before + 1, after), states[before])  # also while it was dropped
+            # also while the table was dropped
+            states |= dict.fromkeys(range(before + 1, after), states[before])
             if verb in ("restore", "undrop", "return"):
                 states[after] = states[goes_back]
             elif verb in ("rename", "compact") or after == before:
@@ -500,7 +513,7 @@ def test_the_past_knows_when_a_table_had_the_same_rows(
 
 
 class Read:
-    """A catalog that counts how often each version's events are read, and forgets those up to `gone`."""
+    """A catalog that counts how often each version's events are read, and forgets the events up to `gone`."""
 
     def __init__(self, catalog: alpheus.Catalog) -> None:
         self._catalog = catalog
@@ -527,7 +540,7 @@ class Read:
 
 @pytest.fixture
 def asked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A catalog of this module that counts or forgets events is asked for them itself."""
+    """Let a catalog of this module, which counts or forgets events, read its events itself."""
 
     original = log.read_events
 
@@ -544,7 +557,7 @@ def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alp
         catalog.append("s.t", rows(number))
     first = catalog.version()
     for _ in range(40):
-        catalog.restore_table("s.t", catalog.version() - 1)  # to what was before the last one
+        catalog.restore_table("s.t", catalog.version() - 1)  # to the state before the last restore
     head = catalog.version()
     table = catalog.load_table("s.t")
     seen: Any = Read(catalog)
@@ -555,7 +568,7 @@ def test_states_that_go_back_to_states_that_went_back_are_read_once(catalog: alp
     assert not past.had_same_rows(first - 1, head)
     assert set(seen.followed.values()) == {1}
     assert seen.calls <= 2 * (head - first + 2)
-    # What went back to what is not kept has the rows of nothing that is.
+    # A restore to a version that has expired gives the rows of no known version.
     seen.gone = first + 10
     past = RowHistory(seen, table.id, "s.t", head)
     assert not past.had_same_rows(first + 8, head)
@@ -619,7 +632,7 @@ def test_a_snapshot_and_then_what_comes(catalog: alpheus.Catalog) -> None:
 
 
 def test_the_first_batch_can_be_planned_again(catalog: alpheus.Catalog) -> None:
-    """Spark asks for the beginning anew, when more was committed."""
+    """The first batch can be planned again, when Spark asks for the beginning again after more was committed."""
     catalog.append("s.t", rows(1))
     ends = {
         start: stream_of(catalog, start=start).latest(StreamPosition(), None, None)
@@ -635,7 +648,7 @@ def test_the_first_batch_can_be_planned_again(catalog: alpheus.Catalog) -> None:
 
 
 def test_what_removes_rows_fails_or_is_passed_over(catalog: alpheus.Catalog) -> None:
-    catalog.overwrite("s.t", rows(1))  # of an empty table: nothing goes
+    catalog.overwrite("s.t", rows(1))  # of an empty table: no row is removed
     catalog.append("s.t", rows(2))
     overwritten = catalog.overwrite("s.t", rows(3)).version
     catalog.append("s.t", rows(4))
@@ -757,9 +770,9 @@ def test_a_renamed_table_is_found_again_by_its_id(catalog: alpheus.Catalog) -> N
     catalog.rename_table("s.t", "s.u")
     end = stream.latest(position, None, None)
     assert [row["id"] for row in read(catalog, stream.plan(position, end), "s.u")] == [1]
-    catalog.create_table("s.t", rows(100))  # another one
+    catalog.create_table("s.t", rows(100))  # another table of this name
     catalog.append("s.u", rows(2))
-    stream._forget()  # as after an outage
+    stream._forget()  # an outage causes this
     last = stream.latest(end, None, None)
     assert [row["id"] for row in read(catalog, stream.plan(end, last), "s.u")] == [2]
     catalog.rename_table("s.u", "s.v")
@@ -785,7 +798,10 @@ def test_the_rest_of_a_snapshot_comes_before_a_head(catalog: alpheus.Catalog) ->
 
 
 def test_a_query_that_is_started_again_under_an_old_name(tmp_path: Path) -> None:
-    """The frame is made before Spark looks at the checkpoint: what the source does then, and the reader later."""
+    """A query that restarts under an old table name finds its table.
+
+    Spark makes the frame before it looks at the checkpoint: the source and the reader are tried one after the other.
+    """
     url = f"file://{tmp_path}/lake"
 
     def reader(name: str) -> DataSourceStreamReader:
@@ -816,7 +832,7 @@ def test_a_query_that_is_started_again_under_an_old_name(tmp_path: Path) -> None
         catalog.undrop("s.u", as_name="s.w")
         catalog.append("s.w", rows(3))
         assert batch("s.u", end)[0] == [2, 3]
-        # Nobody else is served by a name of the past.
+        # Other queries cannot use a name of the past.
         with pytest.raises(NotFound, match=r"no table s\.t: it is called s\.w now"):
             batch("s.t")
         source = AlpheusSource({"catalog": url, "table": "s.t"})
@@ -828,7 +844,7 @@ def test_a_query_that_is_started_again_under_an_old_name(tmp_path: Path) -> None
             source.streamWriter(schema, False)
         with pytest.raises(NotFound):
             AlpheusSource({"catalog": url, "table": "s.t", "at": str(catalog.version())}).schema()
-        # Another one has the name: its columns are not those of the stream.
+        # Another table has the name, and its columns are not those of the stream.
         catalog.create_table("s.t", rows(100))
         with pytest.raises(InvalidInput, match=r"s\.t has id") as error:
             batch("s.t", end)
@@ -916,7 +932,7 @@ def test_history_that_is_gone_fails_a_stream_or_gives_all_rows_again(catalog: al
 
 @pytest.mark.usefixtures("asked_itself")
 def test_a_batch_that_comes_again_when_history_is_gone_gives_all_rows(catalog: alpheus.Catalog) -> None:
-    """Spark asks for a batch that it has written down until it succeeds; what went before is gone meanwhile."""
+    """A batch that comes again after its history expired gives all rows. Spark asks for a batch until it succeeds."""
     for number in range(4):
         catalog.append("s.t", rows(number))
     with catalog.transaction() as tx:
@@ -946,10 +962,10 @@ def test_a_batch_that_comes_again_when_history_is_gone_gives_all_rows(catalog: a
     assert "on_expired" in error.value.hint
     for start in (old, StreamPosition(2, 3, table.id, is_snapshot=True)):
         assert ids(start, middle) == [0, 1, 2]
-        # The one that follows has what is left, also of a version of which this one ends in the middle.
+        # The next batch has the remaining rows, also of a version in whose middle this batch ends.
         assert ids(start, within) == [0, 1, 2, 3, 4]
         assert drained(catalog, stream(), within)[0] == [[5]]
-    # When the end is gone as well, the next one begins anew.
+    # When the end has expired as well, the next batch restarts.
     forgetful.gone = last - 1
     for end in (middle, within, part, StreamPosition(part.version, 0, table.id, is_snapshot=True)):
         assert ids(old, end) == []
@@ -957,7 +973,7 @@ def test_a_batch_that_comes_again_when_history_is_gone_gives_all_rows(catalog: a
 
 
 def test_other_columns_before_a_batch_begins_end_a_stream(catalog: alpheus.Catalog) -> None:
-    """They came between the making of a frame and its first batch, so that no event tells of them later."""
+    """A stream ends if its table got other columns before the first batch: no later event would report them."""
     catalog.append("s.t", rows(1))
     streams = [stream_of(catalog, start=start) for start in ("snapshot", "now")]
     catalog.update_table("s.t", add_columns={"note": pa.string()})

@@ -1,5 +1,8 @@
-"""Every way in which Spark itself may write to what a catalog holds: through a frame or a view of ours it is refused
-before a byte is touched, and what is done to files by their paths is told by each read that names them."""
+"""Every way in which Spark itself may write to the tables of a catalog.
+
+A write through a frame or a view of ours is refused before a byte changes. Damage that is done to files by their paths
+is reported by each read that needs those files.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ REFUSED = r"INSERT|INTERNAL_ERROR|VIEW|streaming"
 
 
 class Lake:
-    """Tables of every kind, committed, and how they were: bytes by path, rows by table and version."""
+    """Committed tables of every kind, with their bytes by path and their rows by table and version."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.folder = folder
@@ -61,7 +64,7 @@ class Lake:
         return sorted(str(row) for row in self.catalog.at(version).read(f"s.{name}").to_pylist())
 
     def stored(self) -> dict[str, str]:
-        """Of every data file a digest."""
+        """Return a digest of every data file, by path."""
         return {
             path.relative_to(self.folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(self.folder.rglob("*.parquet"))
@@ -72,7 +75,7 @@ class Lake:
         assert self.stored() == self.bytes, f"{what} touched committed files"
 
     def check_rows(self) -> None:
-        """Both readers; Spark's only of the tables that all ways were tried with."""
+        """Check the rows with both readers. Spark reads only the tables that all ways were tried with."""
         for (name, version), rows in self.rows.items():
             assert self._read(name, version) == rows, (name, version)
             if name not in ("one", "hidden"):
@@ -182,7 +185,7 @@ Way = Callable[[SparkSession, str], Any]
 
 
 def given(spark: SparkSession, view: str) -> DataFrame:
-    """A frame that fits the view."""
+    """Return a frame that fits the view."""
     fields = spark.table(view).schema.fields
     return spark.range(1).select(*[f.lit(None).cast(field.dataType).alias(field.name) for field in fields])
 
@@ -228,11 +231,11 @@ WAYS: dict[str, Way] = {
         .toTable(view)
     ),
 }
-"""All of them are refused, whatever the view is of; but what Spark keeps in memory it counts for ANALYZE."""
+"""Every view refuses these ways. The exception is ANALYZE, which counts a view that Spark keeps in memory."""
 
 
 def is_bare(df: DataFrame) -> bool:
-    """Whether it is what Spark would write to: a relation of files, below nothing but names."""
+    """Return whether Spark would write to the frame: whether it is a relation of files, below nothing but names."""
     plan = df._jdf.queryExecution().analyzed()
     while plan.getClass().getSimpleName() in ("SubqueryAlias", "View"):
         plan = plan.child()
@@ -252,7 +255,11 @@ def refused(lake: Lake, df: DataFrame, way: str, what: str) -> None:
 
 
 def test_no_way_through_a_view_touches_a_file(lake: Lake, lane_count: Callable[[int, int], int]) -> None:
-    """Each way with the table of one file, `INSERT OVERWRITE` with every table and frame; in full their product."""
+    """No way through a view touches a file.
+
+    Short runs try each way with the table of one file, and `INSERT OVERWRITE` with every table and frame. Full runs try
+    all pairs.
+    """
     pairs = [("one", "read", way) for way in WAYS]
     pairs += [(name, "read", "INSERT OVERWRITE") for name in TABLES]
     pairs += [("one", frame, "INSERT OVERWRITE") for frame in FRAMES]
@@ -287,7 +294,7 @@ def test_views_of_a_pattern_and_what_runs_get(lake: Lake) -> None:
 
 
 def test_jobs_and_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """A job's frames, of a transaction that has not committed too, and those of a stream's batch."""
+    """Frames of a job, also in an open transaction, and frames of a stream's batch refuse writes, too."""
     tried: list[str] = []
 
     def try_on(df: DataFrame, what: str) -> None:
@@ -344,11 +351,11 @@ def test_jobs_and_batches(spark: SparkSession, tmp_path: Path) -> None:
 # --- ways by path ----------------------------------------------------------------------------------
 
 ByPath = Callable[[SparkSession, Path, DataFrame], Any]
-"""Gets a committed file, and a frame that reads it."""
+"""Takes a session, a committed file, and a frame that reads the file."""
 
 
 def external(text: str, *, folder: bool = False) -> ByPath:
-    """A table of Spark's over a path of ours, and what is done with it."""
+    """Return a way that runs a statement on a Spark table over a path of ours."""
 
     def done(spark: SparkSession, file: Path, df: DataFrame) -> None:
         place = file.parent if folder else file
@@ -379,7 +386,7 @@ SPARED: dict[str, ByPath] = {
         f"INSERT OVERWRITE parquet.`{file}` {NEW}"
     ),
 }
-"""The committed files stay as they are: Spark refuses, or writes beside them what nobody lists."""
+"""The committed files stay as they are: Spark refuses, or writes other files, which no manifest lists."""
 
 LOST: dict[str, ByPath] = {
     "overwrite the file": lambda spark, file, df: spark.range(3).write.mode("overwrite").parquet(str(file)),
@@ -401,12 +408,12 @@ LOST: dict[str, ByPath] = {
         f"INSERT OVERWRITE DIRECTORY '{file}' USING parquet SELECT 9L AS id, 'x' AS x"
     ),
 }
-"""Who writes by path deletes what is there, as `rm` does. No other rows are read in its place, at any version."""
+"""A write by path deletes existing files, as `rm` does. No read gives other rows in their place, at any version."""
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A catalog of one table of one file, to be copied."""
+    """Create a catalog of one table of one file, which tests copy."""
     folder = tmp_path_factory.mktemp("plain") / "lake"
     with alpheus.create(folder.as_uri()) as catalog:
         catalog.create_namespace("s")
@@ -427,7 +434,7 @@ def test_ways_by_path_that_spare_files(spark: SparkSession, plain: Path, tmp_pat
         lake = SparkCatalog(spark, catalog)
         versions = range(2, catalog.version() + 1)
         expected = {version: catalog.at(version).read("s.t").to_pylist() for version in versions}
-        with contextlib.suppress(PySparkException, Py4JJavaError):  # refused, which is as good
+        with contextlib.suppress(PySparkException, Py4JJavaError):  # a refusal is as good
             SPARED[way](spark, the_file(folder), lake.read("s.t"))
         assert {path: path.read_bytes() for path in before} == before
         for version, found in expected.items():
@@ -449,7 +456,7 @@ def test_ways_by_path_that_destroy_are_noticed(
         lake = SparkCatalog(spark, catalog)
         hurt = [v for v in range(2, catalog.version() + 1) if names(lake, v, file)]
         df = lake.read("s.t", at=hurt[0], where=f"id = {catalog.at(hurt[0]).read('s.t')['id'][0]}")
-        with contextlib.suppress(PySparkException, Py4JJavaError):  # what is read was deleted before
+        with contextlib.suppress(PySparkException, Py4JJavaError):  # the write deletes the file that it reads
             LOST[way](spark, file, df)
         for version in hurt:
             for read in ways_to_read(lake, version):
@@ -521,7 +528,7 @@ def test_another_size_is_told_before_anything_is_read(
 
 @pytest.fixture
 def told(spark: SparkSession, plain: Path, tmp_path: Path) -> Iterator[tuple[SparkCatalog, dict[str, str]]]:
-    """A lake of its own with the table s.t, and the options of the data source for it."""
+    """Yield a lake of its own with the table s.t, and the data source's options for that table."""
     folder = shutil.copytree(plain, tmp_path / "lake")
     with alpheus.connect(folder.as_uri()) as catalog:
         lake = SparkCatalog(spark, catalog)
@@ -537,7 +544,10 @@ def ids(lake: SparkCatalog) -> list[int]:
 def test_words_of_the_data_source(
     told: tuple[SparkCatalog, dict[str, str]], lane_count: Callable[[int, int], int]
 ) -> None:
-    """Those that are refused in tasks take long, for Spark tries these again: one of them in every run."""
+    """Words that users of Spark type work, or are refused with a way out.
+
+    Refusals in tasks take long, because Spark retries the tasks. A short run tries one of them.
+    """
     lake, options = told
     spark, head = lake.spark, lake.catalog.version()
     moment = lake.catalog.at(head - 1).info.created_at.isoformat()
@@ -589,7 +599,7 @@ def test_words_of_the_data_source(
             attempt()
         assert not spark.catalog.tableExists("foreign_registered"), says
     assert lake.catalog.version() == head
-    # Where the columns are listed, Spark asks the source nothing; what it then has can be used for nothing.
+    # If the columns are listed, Spark does not ask the source, and the registered table is of no use.
     given = ", ".join(f"{key} '{value}'" for key, value in options.items())
     for rest in ("", f" OPTIONS ({given})", " LOCATION 's.t'"):
         spark.sql(f"CREATE TABLE foreign_registered(id BIGINT, x STRING) USING alpheus{rest}")
@@ -606,7 +616,10 @@ def test_words_of_the_data_source(
 
 
 def test_another_thread_writes_once_its_session_is_active(told: tuple[SparkCatalog, dict[str, str]]) -> None:
-    """As the guide says. Spark looks for sources of Python in the active session of the thread alone."""
+    """Another thread can write once its session is active, as the guide says.
+
+    Spark looks for Python sources only in the active session of the thread.
+    """
     lake, options = told
     df = lake.spark.createDataFrame([(9, "x")], COLUMNS).coalesce(1)
     failures: list[BaseException] = []
@@ -627,7 +640,10 @@ def test_another_thread_writes_once_its_session_is_active(told: tuple[SparkCatal
 
 
 def test_sql_writes_through_a_view_of_the_data_source(told: tuple[SparkCatalog, dict[str, str]]) -> None:
-    """One commit each, as `df.write` of the same; the view itself stays at the version that it was made of."""
+    """Each SQL write through a view of the data source makes one commit, like `df.write`.
+
+    The view stays at its version.
+    """
     lake, options = told
     spark = lake.spark
     given = ", ".join(f"{key} '{value}'" for key, value in options.items())

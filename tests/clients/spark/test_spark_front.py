@@ -1,4 +1,4 @@
-"""What `SparkCatalog` hands through to the catalog, which takes no Spark."""
+"""Methods that `SparkCatalog` passes on to the catalog, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = pa.table({"id": [1, 2, 3]})
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[SparkCatalog]:
-    """Without a session: it reaches no verb that needs one."""
+    """Yield a lake without a session, for verbs that need none."""
     with alpheus.create(f"file://{tmp_path}/lake") as catalog:
         catalog.create_namespace("sales")
         catalog.create_table("sales.orders", ROWS.schema)

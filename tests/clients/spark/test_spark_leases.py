@@ -1,4 +1,4 @@
-"""Frames of Spark under a lease: what is held, for how long, and what is read once versions expire."""
+"""Frames of Spark under a lease: what is held, how long, and what is read once versions expire."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_frames_and_readers_are_leased(lake: SparkCatalog) -> None:
 
 
 def test_a_reader_that_lost_its_lease(lake: SparkCatalog) -> None:
-    """It is refused, and not told that the catalog is damaged."""
+    """A reader that lost its lease is refused with an error that says so, and not with damage of the catalog."""
     with lake.at(2) as reader:
         expire(lake, below=3)
-        for pattern in ("lease/*", "def/table/*"):  # as a collector leaves it
+        for pattern in ("lease/*", "def/table/*"):  # a collector deletes these
             for path in folder_of(lake).glob(pattern):
                 path.unlink()
         with pytest.raises(Expired, match="the lease on version 2 ran out"):
@@ -103,7 +103,7 @@ def test_only_the_last_versions_are_held(lake: SparkCatalog) -> None:
 
 
 def test_a_version_that_cannot_be_held_again(lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was held of it stays, and is given up: with the lake, or when it could be replaced."""
+    """A lease that cannot be replaced stays. It is given up with the lake, or when it can be replaced."""
     lake._hold(2)
     lake._hold(3)
     lost = lake._held[2]

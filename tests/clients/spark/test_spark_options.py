@@ -1,4 +1,4 @@
-"""What the data source is asked for, and what of it is refused before Spark does anything."""
+"""Options of the data source, and which of them are refused before Spark does anything."""
 
 from __future__ import annotations
 
@@ -181,7 +181,10 @@ def test_events_go_on_in_their_own_catalog_alone(catalog: alpheus.Catalog) -> No
 
 
 def test_a_version_that_is_delivered_in_part_is_finished_as_it_was_begun(catalog: alpheus.Catalog) -> None:
-    """Else files would be left out, which are counted among others."""
+    """A version that is delivered in part is finished by the kind of stream that began it.
+
+    Another kind counts other files, and would skip some.
+    """
 
     def opened(**given: Any) -> TableStream:
         table = catalog.load_table("s.t")
@@ -199,7 +202,7 @@ def test_a_version_that_is_delivered_in_part_is_finished_as_it_was_begun(catalog
         tx.append("s.t", numbers(3))
     position = StreamPosition()
     changes = opened(changes=True)
-    for _ in range(3):  # where it begins, the first row, and of the overwrite what went
+    for _ in range(3):  # the beginning, the first row, and the removed rows of the overwrite
         position = changes.latest(position, 1, None)
     offset = position.to_offset()
     assert (offset["v"], offset["f"], offset["r"]) == (4, 1, "changes")
@@ -230,7 +233,7 @@ def test_columns_that_are_not_as_declared(catalog: alpheus.Catalog) -> None:
 
 
 def asked(catalog: alpheus.Catalog, **given: Any) -> None:
-    """What `SparkCatalog.stream` asks before Spark hears of it."""
+    """Check what `SparkCatalog.stream` checks before it calls Spark."""
     told = {"name": "s.t", "feed": "rows", "start": "snapshot"} | given
     check_stream(catalog, told.pop("name"), told.pop("feed"), told.pop("start"), **told)
 
@@ -250,7 +253,7 @@ def test_streams_that_are_refused_before_they_begin(catalog: alpheus.Catalog) ->
         with pytest.raises(kind, match=says):
             asked(catalog, **given)
     with pytest.raises(NotFound, match="no version 9999"):
-        check_start(catalog, 9999)  # of events
+        check_start(catalog, 9999)  # for a stream of events
     catalog.create_table("s.fed", pa.schema([("_commit_version", pa.int64())]))
     asked(catalog, name="s.fed")
     with pytest.raises(InvalidInput, match="column of the change feed"):

@@ -1,4 +1,4 @@
-"""Pipelines on real Spark: what a job gets, what commits, and what becomes of failures."""
+"""Pipelines on real Spark: what a job gets, what commits, and what failures cause."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_table_input_is_whole_at_the_pin_and_wakes_only_when_asked(lake: Spark
     seen: list[tuple[list[int], list[int]]] = []
 
     def look(run: JobRun) -> None:
-        lake.catalog.append("sales.lines", rows(99))  # after the pin
+        lake.catalog.append("sales.lines", rows(99))  # after the run pinned its version
         seen.append((ids(run.read("orders")), ids(run.read("lines"))))
 
     recording(pipeline, look, inputs={"orders": appends("sales.orders"), "lines": table("sales.lines")})
@@ -389,7 +389,7 @@ def test_a_slice_reads_the_tables_of_its_version(lake: SparkCatalog) -> None:
 
 
 def summing() -> Pipeline:
-    """Sums a day, of days that changed."""
+    """Declare a pipeline that sums up each day whose rows changed."""
     pipeline = Pipeline("mart")
 
     @pipeline.job(
@@ -485,13 +485,13 @@ ROW_VERBS: dict[str, Verb] = {
 }
 REFUSED = list(ROW_VERBS)[list(ROW_VERBS).index("twice") :]
 FEW = ["month", "two_keys", "together", "outside", "both", "explode"]
-"""Of these a short run tries a little of each kind; `make slow LANE=trial` tries all."""
+"""A short run tries a few verbs of each kind. `make slow LANE=trial` tries all."""
 
 
 def test_a_trial_makes_of_rows_what_a_run_makes_of_them(
     lake: SparkCatalog, lane_count: Callable[[int, int], int]
 ) -> None:
-    """One job with an output for each verb, tried and run."""
+    """A trial makes of rows what a run makes of them. One job has an output for each verb, and is tried and run."""
     chosen = list(ROW_VERBS) if lane_count(0, 1) else FEW
     names = {verb: f"mart.v_{verb}" for verb in chosen}
     pipeline = mart()
@@ -531,7 +531,7 @@ def test_a_trial_makes_of_rows_what_a_run_makes_of_them(
 
 
 def test_what_nobody_said_of_an_output(spark: SparkSession) -> None:
-    """Columns of an output that was not given are those of what comes; in a full run it holds nothing."""
+    """An output without given rows has the columns of the rows that arrive, and is empty in a full run."""
     pipeline = Pipeline("mart")
 
     def change(run: JobRun) -> None:
@@ -824,7 +824,7 @@ def test_a_full_refresh_is_refused_over_rows_of_others(lake: SparkCatalog) -> No
 
 
 class Serving:
-    """`pipeline.serve` in a thread; results arrive in `results`."""
+    """`pipeline.serve` in a thread. `results` receives the results."""
 
     def __init__(self, pipeline: Pipeline, lake: SparkCatalog) -> None:
         self.results: queue.SimpleQueue[RunResult] = queue.SimpleQueue()

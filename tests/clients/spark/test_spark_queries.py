@@ -1,10 +1,10 @@
-"""Queries over tables with a history answer as the same queries over plain Parquet do: at the head and at three past
-versions, over storage and over a daemon, in Spark and in DuckDB.
+"""Queries over tables with a history give the same answers as over plain Parquet files, in Spark and in DuckDB.
 
-What the plain files hold is worked out by DuckDB alone, from the same input and with SQL of its own for each step of
-the history: no reader and no writer of ours has a part in it.
+They run at the head and at three past versions, over storage and over a daemon. DuckDB alone computes the plain files
+from the same input, with its own SQL for each step of the history. No reader and no writer of ours takes part in that.
 
-`make slow LANE=spark_queries`: twenty times the rows, all flights, and every question at every version over both ways.
+`make slow LANE=spark_queries` runs twenty times the rows, all flights, and every question at every version over both
+ways.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ WHERES = {
     "flights": "origin <> 'JFK' AND dep_delay > 30 AND time_hour < TIMESTAMP '2013-02-03 00:00:00Z'",
     "partsupp": "ps_rating > 0.9 AND ps_partkey > 50",
 }
-"""Conditions that prune files, in words that all three engines take alike."""
+"""Conditions that prune files, in words that all three engines understand alike."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A version, what renamed columns are called in it, and plain files with what it holds."""
+    """A version, the names of renamed columns in that version, and plain files with its rows."""
 
     version: int
     names: Mapping[str, str]
@@ -67,7 +67,7 @@ class Pin:
 
 
 class Story:
-    """A catalog that is changed now over one way and now over another, and a model of it in DuckDB."""
+    """A catalog that is changed over both ways in turn, and a model of the catalog in DuckDB."""
 
     def __init__(self, spark: SparkSession, ways: dict[str, SparkCatalog], folder: Path) -> None:
         self.spark = spark
@@ -80,7 +80,10 @@ class Story:
         self._turns = itertools.cycle(ways.values())
 
     def step(self, change: Callable[[SparkCatalog], object], *statements: str, **given: pa.Table) -> None:
-        """`given`: tables that the statements name."""
+        """Change the catalog over the next way, and the model by `statements`.
+
+        `given` holds the tables that the statements name.
+        """
         change(next(self._turns))
         for name, table in given.items():
             self.model.register(name, table)
@@ -103,7 +106,7 @@ class Story:
         return self.spark.createDataFrame(rows).coalesce(2)
 
     def rows(self, text: str) -> pa.Table:
-        """Of the model."""
+        """Return what the model answers."""
         return self.model.sql(text).to_arrow_table()
 
     def pin(self, label: str) -> None:
@@ -116,7 +119,7 @@ class Story:
 
 
 def parts(table: pa.Table, column: str, *shares: float) -> list[pa.Table]:
-    """Cut at these shares of the range of a column."""
+    """Cut a table at these shares of the range of a column."""
     low, high = pc.min(table[column]).as_py(), pc.max(table[column]).as_py() + 1
     ends = [low, *[low + int((high - low) * share) for share in shares], high]
     values = table[column]
@@ -163,7 +166,7 @@ def story(
 
 
 def flights_of(days: int) -> dict[str, pa.Table]:
-    """The first days of each month."""
+    """Return the tables of flights, for the first `days` days of each month."""
     found = {name: data.read(name) for name in SPACES["nyc"]}
     for name in ("flights", "weather"):
         table = found[name]
@@ -179,13 +182,13 @@ def flights_of(days: int) -> dict[str, pa.Table]:
 
 
 def loaded(story: Story, tpch: dict[str, pa.Table], nyc: dict[str, pa.Table]) -> dict[str, list[pa.Table]]:
-    """Gives what is appended later."""
+    """Create and fill the tables, and return the rows that are appended later."""
     story.step(lambda lake: [lake.catalog.create_namespace(space) for space in SPACES])
     for name in ("region", "nation"):
         story.create(
             name, lambda lake, name=name: lake.catalog.create_table(TABLES[name], tpch[name]), tpch[name]
         )
-    first, _ = parts(tpch["supplier"], "s_suppkey", 0.75)  # the others come by a merge
+    first, _ = parts(tpch["supplier"], "s_suppkey", 0.75)  # a merge adds the others
     story.create(
         "supplier",
         lambda lake: lake.create_table("tpch.supplier", story.frame(first), sort_by=["s_acctbal desc"]),
@@ -265,7 +268,7 @@ def loaded(story: Story, tpch: dict[str, pa.Table], nyc: dict[str, pa.Table]) ->
 
 
 def evolved(story: Story, later: dict[str, list[pa.Table]]) -> None:
-    """Columns come, get other names, places and wider types; rows come with and without them; some are hidden."""
+    """Add, rename, move and widen columns, write rows with and without them, and hide some rows."""
     story.step(
         lambda lake: lake.catalog.update_table(
             "tpch.lineitem",
@@ -340,7 +343,7 @@ def evolved(story: Story, later: dict[str, list[pa.Table]]) -> None:
 
 
 def corrected(story: Story, tpch: dict[str, pa.Table]) -> None:
-    """Rows are updated, deleted, merged and replaced, in both modes."""
+    """Update, delete, merge and replace rows, in both modes."""
     spring = "o_orderdate >= DATE '1996-03-01' AND o_orderdate < DATE '1996-05-01'"
     story.step(
         lambda lake: lake.update(
@@ -363,7 +366,7 @@ def corrected(story: Story, tpch: dict[str, pa.Table]) -> None:
         lambda lake: lake.delete("tpch.lineitem", returned, mode="rewrite"),
         f"DELETE FROM lineitem WHERE {returned}",
     )
-    # A merge updates some and brings the others; columns that its source lacks stay, and are NULL in what it brings.
+    # A merge updates some rows and adds others. Columns that its source lacks stay, and are NULL in added rows.
     source = parts(tpch["supplier"], "s_suppkey", 0.5)[1].drop_columns(["s_address"])
     source = source.set_column(
         source.column_names.index("s_comment"), "s_comment", pa.nulls(len(source), pa.string())
@@ -440,7 +443,7 @@ def corrected(story: Story, tpch: dict[str, pa.Table]) -> None:
 
 
 def compacted(story: Story, later: dict[str, list[pa.Table]]) -> None:
-    """Files are put together; then rows come and go again, a column goes, tables go and come back."""
+    """Compact files, then add and remove rows, drop a column, and drop and restore tables."""
     story.step(lambda lake: lake.compact("tpch.lineitem"))
     story.step(lambda lake: lake.catalog.compact("nyc.flights"))
     story.step(lambda lake: lake.compact("tpch.orders", target_size=100_000))
@@ -474,8 +477,10 @@ def compacted(story: Story, later: dict[str, list[pa.Table]]) -> None:
 
 
 class Answer:
-    """Column names and types, and rows in an order of their own. Equal when all is, doubles to nine digits: they are
-    added up in no fixed order."""
+    """Column names and types, and sorted rows. Two answers are equal if all of these are.
+
+    Doubles are compared to nine digits, because they are added up in no fixed order.
+    """
 
     def __init__(self, types: list[tuple[str, str]], rows: list[tuple[Any, ...]]) -> None:
         self.types = types
@@ -524,7 +529,7 @@ def asked(spark: SparkSession, texts: Mapping[str, str]) -> dict[str, Answer]:
 
 
 def all_rows(table: str) -> str:
-    """A query of Spark's that two tables answer alike only if they have the same rows, each as often."""
+    """Return a Spark query that answers alike for two tables only if they have the same rows, each equally often."""
     return f"SELECT '{table}' AS name, count(*) AS n, sum(CAST(xxhash64(*) AS DECIMAL(20, 0))) AS digest FROM {table}"
 
 
@@ -537,9 +542,8 @@ def unlike(found: Mapping[str, Answer], expected: Mapping[str, Answer]) -> dict[
 def plain_views(spark: SparkSession, pin: Pin) -> Iterator[None]:
     for table in TABLES:
         path = pin.folder / f"{table}.parquet"
-        schema = spark.createDataFrame(
-            pq.read_schema(path).empty_table()
-        ).schema  # Spark would run a job for it
+        # Spark itself would run a job to find the schema.
+        schema = spark.createDataFrame(pq.read_schema(path).empty_table()).schema
         spark.read.schema(schema).parquet(str(path)).createOrReplaceTempView(table)
     yield
     for table in TABLES:
@@ -557,7 +561,7 @@ def plain_in_duckdb(pin: Pin) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @pytest.fixture
 def ways(story: Story, label: str, lane_count: Callable[[int, int], int]) -> dict[str, SparkCatalog]:
-    """All in slow runs; else the one that a version is read over."""
+    """Return all ways in slow runs, and otherwise the one way over which this version is read."""
     if lane_count(0, 1):
         return story.ways
     name = ("storage", "daemon")[PINS.index(label) % 2]
@@ -569,7 +573,10 @@ Chosen = Callable[[Iterable[str], int], list[str]]
 
 @pytest.fixture
 def chosen(label: str, lane_count: Callable[[int, int], int]) -> Chosen:
-    """`chosen(names, step)`: all in slow runs; else each `step`th, others at each version."""
+    """Return `chosen(names, step)`, which gives all names in slow runs.
+
+    Otherwise it gives each `step`th, others at each version.
+    """
     begin = PINS.index(label)
     return lambda names, step: list(names)[lane_count(begin % step, 0) :: lane_count(step, 1)]
 
@@ -596,7 +603,10 @@ def test_spark_answers_as_over_plain_files(
 def test_conditions_of_reads_are_those_of_queries(
     story: Story, ways: dict[str, SparkCatalog], label: str, chosen: Chosen
 ) -> None:
-    """Given to `read`, where they prune files, and to a query over the plain files; by Arrow, and some by Spark."""
+    """Conditions give the same rows in `read`, where they prune files, as in a query over the plain files.
+
+    Arrow evaluates all conditions, and Spark some.
+    """
     pin = story.pins[label]
     by_spark = chosen(WHERES, 4)
     pruned = 0
@@ -638,7 +648,7 @@ def test_arrow_reads_the_rows_that_plain_files_have(story: Story, label: str) ->
 def test_duckdb_answers_as_over_plain_files(
     story: Story, ways: dict[str, SparkCatalog], label: str, chosen: Chosen
 ) -> None:
-    """Over relations that stream rows of the catalog, without Spark."""
+    """DuckDB answers as over plain files, through relations that stream rows of the catalog, without Spark."""
     pin = story.pins[label]
     texts = {name: pin.sql(QUERIES[name]) for name in chosen(QUERIES, 4)}
     with plain_in_duckdb(pin) as connection:
@@ -654,8 +664,10 @@ def test_duckdb_answers_as_over_plain_files(
 
 
 def test_the_queries_ask_something(story: Story) -> None:
-    """Each finds rows at each version, and most find others than at the version before. Else a reader that gave the
-    head for every version, or nothing, would pass."""
+    """Each query finds rows at each version, and most answers differ from those at the version before.
+
+    Otherwise a reader that gave the head for every version, or nothing, would pass.
+    """
     answers: dict[str, dict[str, Answer]] = {}
     for label, pin in story.pins.items():
         with plain_in_duckdb(pin) as connection:

@@ -1,5 +1,7 @@
-"""What `SparkCatalog` reads of tables with delete predicates, conditions and pruned files: as pyarrow reads it, and
-however the frame is used afterwards."""
+"""`SparkCatalog` reads tables with delete predicates, conditions and pruned files as pyarrow does.
+
+The frames are then used in many ways.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ NAN = float("nan")
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
-    """In a folder whose name Hadoop could take for a pattern, or for an encoded one."""
+    """Yield a lake in a folder whose name Hadoop could take for a pattern, or for an encoded name."""
     folder = tmp_path / "la[1]ke {a,b} %20é"
     folder.mkdir()
     with alpheus.create(folder.as_uri()) as catalog:
@@ -39,7 +41,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
 
 
 def in_files(lake: SparkCatalog, *parts: list[dict[str, Any]], schema: pa.Schema | None = None) -> None:
-    """A table of one file a part."""
+    """Create a table of one file for each part."""
     with lake.catalog.transaction() as tx:
         tx.create_table("s.t", schema or pa.Table.from_pylist(parts[0]).schema)
         for part in parts:
@@ -63,7 +65,7 @@ def as_arrow_has_it(lake: SparkCatalog, **options: Any) -> list[str]:
 
 
 def test_one_frame_queried_in_many_ways(lake: SparkCatalog) -> None:
-    """A reader that prunes by what the planner pushes down gives wrong answers for all of these."""
+    """One frame can be queried in many ways. A reader that prunes by pushed-down filters would fail each of them."""
     in_files(lake, *[[{"id": 10 * part + n, "v": part} for n in range(10)] for part in range(4)])
     df = lake.read("s.t", where="id >= 10")
     assert len(df.inputFiles()) == 3
@@ -107,8 +109,11 @@ def test_conditions_mean_what_they_say(lake: SparkCatalog) -> None:
 
 
 def test_filters_of_a_frame_find_nan_and_both_zeros(lake: SparkCatalog) -> None:
-    """Spark has NaN above all numbers, and -0.0 is 0.0; statistics of other writers leave out the one, and dictionaries
-    tell the others apart. What is asked of the frame, and not of `read`, goes to Parquet as it is."""
+    """Filters of a frame find NaN and both zeros.
+
+    Spark has NaN above all numbers, and takes -0.0 for 0.0. Statistics of other writers omit NaN, and dictionaries tell
+    the zeros apart. A filter of the frame, unlike one of `read`, goes to Parquet unchanged.
+    """
     inner = pa.struct([("x", pa.float32()), ("n", pa.int32())])
     schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("at", inner)])
     values = [[1.0, 2.0, NAN], [-0.0, -0.0], [0.0, 0.0], [5.0, 6.0]]
@@ -134,14 +139,17 @@ def test_filters_of_a_frame_find_nan_and_both_zeros(lake: SparkCatalog) -> None:
     pushed = str(df.where("at.n = 3 AND x > 5")._jdf.queryExecution().executedPlan().toString())
     assert "EqualTo(at.n,3)" in pushed
     assert "GreaterThan(x" not in pushed
-    # Of files with neither, Spark skips as ever.
+    # Spark still skips files that have neither.
     plain = lake.read("s.t", where="id >= 30").where("x > 5.5")
     assert "GreaterThan(x,5.5)" in str(plain._jdf.queryExecution().executedPlan().toString())
     assert ids(plain) == [31]
 
 
 def test_deleted_rows_stay_deleted_under_other_columns(lake: SparkCatalog) -> None:
-    """A delete predicate outlives names and columns, those inside structs too, and keeps rows where it is NULL."""
+    """Deleted rows stay deleted after columns are renamed or dropped, also inside structs.
+
+    Rows stay if the predicate is NULL.
+    """
     inner = pa.struct([("a", pa.int64()), ("b", pa.int32())])
     schema = pa.schema(
         [
@@ -183,7 +191,10 @@ def test_deleted_rows_stay_deleted_under_other_columns(lake: SparkCatalog) -> No
 
 
 def test_names_that_other_columns_had(lake: SparkCatalog) -> None:
-    """Spark finds columns by id, but asks the statistics of a file by name, and forgets the ids of structs."""
+    """Columns can have names that other columns had.
+
+    Spark finds columns by id, but looks up a file's statistics by name, and forgets the ids of structs.
+    """
 
     def row(n: int) -> dict[str, Any]:
         part = {"x": n, "y": 100 + n, "deep": {"q": n, "r": -n}}
@@ -270,7 +281,7 @@ def test_a_data_file_that_is_gone_is_named(lake: SparkCatalog, tmp_path: Path) -
         assert caught.value.message == (
             f"table s.t: {victim.path}: the data file is missing, manifest segment {table.segments[0].path} lists it"
         )
-    # Frames of before: a verb that runs one says it, too; what Spark runs by itself has Spark's error.
+    # A verb that runs an earlier frame reports the file, too. A run by Spark alone raises Spark's error.
     with pytest.raises(Corrupt, match=victim.path):
         lake.append("s.copy", before)
     with pytest.raises(Exception, match=f"FILE_NOT_EXIST(?s:.*){victim.path}"):
@@ -285,7 +296,7 @@ def test_a_data_file_that_is_gone_is_named(lake: SparkCatalog, tmp_path: Path) -
 
 @pytest.mark.parametrize(("appends", "scanned"), [(1, 2), (3, 4), (6, 2)])
 def test_many_delete_predicates(lake: SparkCatalog, appends: int, scanned: int) -> None:
-    """Of files of one age one scan, however many predicates hide their rows; of some ages one each; of many, one."""
+    """Many delete predicates need few scans: one for each age of files, or one for all if the ages are many."""
     schema = pa.schema([("id", pa.int64()), ("v", pa.float64())])
     lake.catalog.create_table("s.t", schema)
     per = 12 // appends
@@ -335,8 +346,10 @@ def test_explain_tells_what_is_read_and_why(lake: SparkCatalog) -> None:
 
 
 def test_days_that_the_calendar_left_out(lake: SparkCatalog) -> None:
-    """They are days like any other, and so are those before them, whatever the session's zone: in conditions, in
-    filters of a frame, and in what is deleted."""
+    """Days that the calendar left out, and days before them, are days like any other, in every zone of the session.
+
+    Conditions, filters of a frame and deletes are tried.
+    """
     days = [
         dt.date(1000, 2, 28),
         *(dt.date(1582, 10, n) for n in (4, 5, 10, 14, 15, 20)),
@@ -350,7 +363,7 @@ def test_days_that_the_calendar_left_out(lake: SparkCatalog) -> None:
         {"id": number, "d": day, "t": moment.replace(tzinfo=dt.UTC), "n": moment}
         for number, (day, moment) in enumerate(zip(days, moments, strict=True))
     ]
-    # Each with one that no condition is TRUE of, so that statistics leave the question to the filter.
+    # Each file gets a row for which no condition is TRUE, so that statistics do not decide the question.
     in_files(lake, *[[row, row | {"id": 100}] for row in rows], schema=schema)
     in_arrow = {
         f"id < 50 AND {condition}": row["id"]

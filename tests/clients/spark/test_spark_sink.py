@@ -1,5 +1,7 @@
-"""The writing half of the data source without a Spark session: what a batch commits, however often it comes, and what
-is refused before anything is written."""
+"""The writing half of the data source without a Spark session.
+
+The tests show what a batch commits, however often it comes, and what is refused before anything is written.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ def test_a_function_that_only_looks_called_loses_no_batch(catalog: alpheus.Catal
 
 
 def test_a_batch_that_only_tables_remember_is_not_written_again(catalog: alpheus.Catalog) -> None:
-    """Its version, with the retry key, has expired; here it never had one."""
+    """A batch that only tables remember is not written again.
+
+    Its version, with the retry key, has expired. Here the version never had a key.
+    """
     catalog.create_table("s.u", SCHEMA)
 
     def both(tx: alpheus.Transaction) -> None:
@@ -122,7 +127,7 @@ def test_a_batch_that_was_written_does_not_meet_its_own_effect(catalog: alpheus.
     assert calls == [0, 1]
     assert catalog.read("s.night")["id"].to_pylist() == [1]
 
-    # Its answer was lost, and it lands only when it is tried again: before that try reads, and after.
+    # The answer was lost, and the batch lands only during the next try: before that try reads, and after.
     def late(tx: alpheus.Transaction) -> None:
         if len(calls) == 2:
             write_once(catalog, "q", 2, late_one, attempts=1)
@@ -165,7 +170,7 @@ def test_an_answer_that_is_lost_is_asked_for(
     monkeypatch.setattr(catalog, "retry", lost)
     write_once(catalog, "q", 0, lambda tx: tx.append("s.t", rows(1)), attempts=1)
     assert catalog.read("s.t")["id"].to_pylist() == [1]
-    # Nothing was done: it is the query that begins again.
+    # Nothing was committed, so that the query itself has to retry.
     monkeypatch.setattr(catalog, "retry", lambda *args, **options: throws(OutcomeUnknown("nobody knows")))
     with pytest.raises(OutcomeUnknown, match="nobody knows"):
         write_once(catalog, "q", 1, lambda tx: tx.append("s.t", rows(2)), attempts=1)
@@ -199,7 +204,7 @@ def test_what_tasks_wrote_is_one_commit_of_the_driver(
         assert isinstance(schema, StructType)
 
         def commit(numbers: Sequence[int], batch: int | None, overwrite: bool = False) -> None:
-            """Each number by a task of its own; one task has no rows, one did not end."""
+            """Write each number in a task of its own. One task has no rows, and one task did not end."""
             writer: Any = (
                 source.writer(schema, overwrite) if batch is None else source.streamWriter(schema, overwrite)
             )
@@ -227,7 +232,7 @@ def test_what_tasks_wrote_is_one_commit_of_the_driver(
         assert (stored(), catalog.version()) == ([5], head + 1)
         commit([], None, overwrite=True)
         assert stored() == []
-        # Tasks wrote for a table that is another one when the driver commits.
+        # Tasks wrote for a table that another table has replaced when the driver commits.
         writer: Any = source.writer(schema, False)
         message = writer.write(iter(pa.table({"id": [1]}).to_batches()))
         catalog.drop_table("s.t")
@@ -268,7 +273,8 @@ def test_frames_that_do_not_fit_are_refused_before_a_task_runs(
             pa.field("few", pa.list_(pa.int64())),
         ]  # fmt: skip
         catalog.create_table("s.t", pa.schema(wide))
-    schema = from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)  # PySpark 4.1 does not by itself
+    # the default of PySpark 4.1 is another
+    schema = from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
     source = AlpheusSource({"catalog": url, "table": "s.t"})
     for writer in (source.writer, source.streamWriter):
         if not says:

@@ -1,4 +1,4 @@
-"""The data source "alpheus" within real Spark: what it reads, streams of it, and sinks that write each batch once."""
+"""The data source "alpheus" in real Spark: its reads, its streams, and sinks that write each batch once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from alpheus.spark.streams.offsets import limits
 pytestmark = SPARK_MARKS
 
 IS_BOUNDED = limits is not None
-"""PySpark 4.1 takes all that there is in one batch when it is told to take what is available now."""
+"""PySpark 4.1 has no limits: AvailableNow takes all that exists in one batch."""
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
 
@@ -41,7 +41,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
 
 @pytest.fixture
 def retry_policy(lane_count: Callable[[int, int], int]) -> None:
-    """For tests that start a dozen Python processes: `make slow LANE=spark_stream` runs them."""
+    """Skip tests that start a dozen Python processes, unless `make slow LANE=spark_stream` runs them."""
     if not lane_count(0, 1):
         pytest.skip("make slow LANE=spark_stream")
 
@@ -122,7 +122,7 @@ def test_changes_are_the_same_to_both_readers(lake: SparkCatalog) -> None:
     for n in range(4, 14):
         lake.catalog.append("s.t", rows(n))
     back = lake.catalog.restore_table("s.t", 5)
-    lake.catalog.restore_table("s.t", back.version - 1)  # the same files once more
+    lake.catalog.restore_table("s.t", back.version - 1)  # back to the same files
     lake.catalog.restore_table("s.t", 5)
     order = ["_commit_version", "_change_type", "id"]
     native = lake.changes("s.t").orderBy(order)
@@ -143,7 +143,7 @@ def test_changes_are_the_same_to_both_readers(lake: SparkCatalog) -> None:
 
 
 class Batches:
-    """What `foreachBatch` got: ids of each batch."""
+    """Records the ids of each batch that `foreachBatch` gets."""
 
     def __init__(self) -> None:
         self.seen: list[list[int]] = []
@@ -172,7 +172,7 @@ def test_a_stream_goes_on_from_its_checkpoint(lake: SparkCatalog, tmp_path: Path
     with lake.catalog.transaction() as tx:
         for n in range(4, 7):
             tx.append("s.u", rows(n))
-    # Asked for by the name that it had: the checkpoint knows it by its id.
+    # The stream is asked for by the table's old name. The checkpoint knows the table by its id.
     once(lake.stream("s.t", max_files=2, changes=False), batches, f"{tmp_path}/c")
     expected = [[3, 4], [5, 6]] if IS_BOUNDED else [[3, 4, 5, 6]]
     assert batches.take() == expected, "one version is cut into several batches"
@@ -195,7 +195,7 @@ def test_a_running_stream_sees_what_is_committed_and_survives_its_daemon(
         query = lake.write_stream("s.copy", lake.stream("s.t"), f"{tmp_path}/c")
 
         def copied(count: int) -> list[int]:
-            # The call may end with a look of before the append, which found nothing. It raises what ended the query.
+            # The call may end with a look from before the append, which found nothing. It raises the query's error.
             while len(found := catalog.read("s.copy")["id"].to_pylist()) < count:
                 query.processAllAvailable()
             return sorted(found)
@@ -241,7 +241,7 @@ def test_events_as_a_stream(lake: SparkCatalog, tmp_path: Path) -> None:
 def test_streams_and_sinks_are_refused_at_once(
     lake: SparkCatalog, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Not by a query that fails, in words of Spark."""
+    """Wrong streams and sinks are refused immediately, and not by a query that fails in Spark's words."""
     for given, kind, says in [
         ({"name": "s.zz"}, NotFound, "no table s.zz"),
         ({"on_delete": "x"}, InvalidInput, "on_delete='x' is none of"),
@@ -276,7 +276,7 @@ def test_streams_and_sinks_are_refused_at_once(
 
 
 def lost_commit_log(checkpoint: str) -> None:
-    """As when a query dies after its batch was committed to the catalog, before Spark wrote that down."""
+    """Delete Spark's record of the last batch, as if the query had died after the batch's commit to the catalog."""
     [*_, last] = sorted(Path(checkpoint, "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
@@ -316,10 +316,10 @@ def test_several_tables_in_one_transaction_a_batch(lake: SparkCatalog, tmp_path:
     given: list[int] = []
 
     def split(tx: SparkTransaction, batch: DataFrame) -> None:
-        if len(given) > 1:  # a program that is another one meanwhile
+        if len(given) > 1:  # the program has changed meanwhile
             tx.append("s.other", batch)
             return
-        tx.create_table("s.made", "id BIGINT")  # what it would meet, were it called again
+        tx.create_table("s.made", "id BIGINT")  # a second call would fail here
         tx.append("s.even", batch.where("id % 2 = 0"))
         tx.append("s.odd", batch.where("id % 2 = 1"))
 
@@ -408,7 +408,7 @@ def test_a_retry_key_answers_a_job_that_runs_again(lake: SparkCatalog, spark: Sp
 
 @pytest.mark.usefixtures("retry_policy")
 def test_spark_finds_the_source_by_itself(lake: SparkCatalog, spark: SparkSession) -> None:
-    """By the name of its package, in a session that nobody registered anything in."""
+    """Spark finds the source by the name of its package, in a session in which nothing was registered."""
     import pyspark_alpheus
 
     other = spark.newSession()

@@ -1,4 +1,4 @@
-"""Spark and pyarrow see the same values in the same tables, by storage and by a daemon, whatever the session says."""
+"""Spark and pyarrow see the same values in the same tables, over storage and a daemon, in every session."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 
 def shown(table: pa.Table, schema: pa.Schema) -> list[str]:
-    """Rows in order, such that NaN equals NaN and the two zeros differ."""
+    """Return rows in order as text, where NaN equals NaN and the two zeros differ."""
     plain = pa.Table.from_batches(table.to_batches(), table.schema).cast(schema).sort_by("row")
     return [repr(row) for row in plain.to_pylist()]
 
@@ -114,11 +114,11 @@ NAMES = ["Col", "a.b", "we`ird", "x y,;{}()=", "ünï", "_metadata", "select", "
 
 @st.composite
 def tables(draw: st.DrawFn) -> pa.Table:
-    """A table with a column `row` that numbers its rows."""
+    """Draw a table with a column `row` that numbers its rows."""
     columns: list[tuple[Typed, bool]] = []
     for _ in range(draw(st.integers(1, len(NAMES)))):
         kind = draw(TYPES)
-        # Of a nullable frame no footer can say that a required list is never NULL, if some are empty.
+        # The footer of a nullable frame cannot say that a required list is never NULL if some lists are empty.
         columns.append((kind, pa.types.is_nested(kind[0]) or draw(st.booleans())))
     fields = [pa.field("row", pa.int32(), nullable=False)]
     fields += [pa.field(NAMES[n], t[0], nullable) for n, (t, nullable) in enumerate(columns)]
@@ -137,7 +137,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
 def two_ways(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, start_daemon: Callable[..., Any]
 ) -> Iterator[list[SparkCatalog]]:
-    """One catalog, opened on its storage and through a daemon."""
+    """Yield one catalog, opened on its storage and through a daemon."""
     url = f"file://{tmp_path_factory.mktemp('values')}/lake"
     alpheus.create(url).close()
     with alpheus.connect(url) as plain, alpheus.connect(start_daemon(url).url) as remote:
@@ -187,7 +187,7 @@ DEFAULTS: dict[str, tuple[pa.DataType, Any]] = {
 
 
 def test_defaults_are_the_same_to_both(two_ways: list[SparkCatalog], spark: SparkSession) -> None:
-    """Of rows from before a column, and of rows that leave it out; at the top and in structs."""
+    """Spark and pyarrow give the same defaults to rows from before a column and to rows that omit it."""
     lake, other = two_ways
     place = pa.struct(
         [pa.field("zip", pa.string()), pa.field("in.ner", pa.struct([pa.field("x", pa.int32())]))]
@@ -219,7 +219,7 @@ def test_defaults_are_the_same_to_both(two_ways: list[SparkCatalog], spark: Spar
         with (
             setting(spark, "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing", "true"),
             pytest.raises(InvalidInput, match="returnNullStructIfAllFieldsMissing=true"),
-        ):  # the defaults of structs would be lost
+        ):  # reads would lose the defaults of structs
             lake.read("sales.t")
         df = lake.read("sales.t")
         assert df.schema == lake.read("sales.t").schema
@@ -228,7 +228,7 @@ def test_defaults_are_the_same_to_both(two_ways: list[SparkCatalog], spark: Spar
             for condition in ("small = -32768", "small IS NULL", "empty = '' AND row = 1", "raw = X'00ff'",
                               "place.flag", "place.`in.ner`.raw IS NULL", "day > DATE '1000-01-01'")
         ] == [3, 0, 1, 3, 2, 2, 0]  # fmt: skip
-        # An insert that leaves them out.
+        # An insert that omits the columns.
         lake.append(
             "sales.t", spark.sql("SELECT 3 AS row, named_struct('ZIP', 'b', 'in.ner', NULL) AS Place")
         )
@@ -238,7 +238,7 @@ def test_defaults_are_the_same_to_both(two_ways: list[SparkCatalog], spark: Spar
         assert lake.read("sales.t").where("small = -32768 AND `te``xt` LIKE 'it%'").count() == 6
         assert lake.read("sales.t").where("place.flag").count() == 4
         assert lake.read("sales.t").where("small IS NULL").count() == 1
-        # Inserts get others from now on, rows that are there do not.
+        # Later inserts get other defaults. Existing rows keep theirs.
         catalog.update_table("sales.t", defaults={"small": 7, "place.flag": False, "day": None})
         lake.append("sales.t", spark.sql("SELECT 7 AS row, named_struct('zip', 'b') AS place"))
         assert same()[: len(rows)] == rows
@@ -274,7 +274,10 @@ def test_lists_and_maps_of_nothing_but_nulls(two_ways: list[SparkCatalog]) -> No
 
 
 def test_frames_made_from_one_read_do_not_share_filters(lake: SparkCatalog, spark: SparkSession) -> None:
-    """Files, more than Spark lists by itself, and predicates that leave different ones."""
+    """Frames that are made from one read do not share filters.
+
+    The table has more files than Spark lists by itself, and predicates that leave different files.
+    """
     lake.create_table("sales.orders", spark.range(0, 350, 1, 35))
     df = lake.read("sales.orders")
     low, high = df.where("id < 10"), df.where("id >= 340")
@@ -289,7 +292,7 @@ def test_frames_made_from_one_read_do_not_share_filters(lake: SparkCatalog, spar
 
 
 def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: SparkSession) -> None:
-    """Settings that are right when a frame is made may be changed before it runs."""
+    """A frame keeps its settings, although the session's settings change before the frame runs."""
     ancient = {"day": dt.date(1, 1, 1), "local": dt.datetime(1, 1, 1), "Name": "n", "part": {"in": 1}}
     lake.create_table("sales.orders", "day DATE, local TIMESTAMP_NTZ, called STRING, part STRUCT<was: INT>")
     row = ancient | {"called": "n", "part": {"was": 1}}
@@ -305,7 +308,7 @@ def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: Spar
         "spark.sql.parquet.enableVectorizedReader": "false",
     }.items():
         with setting(spark, name, value):
-            again = df.select("*")  # what ran once stays as it was planned
+            again = df.select("*")  # a frame that ran keeps its plan
             assert [row.asDict(recursive=True) for row in again.collect()] == [ancient, ancient], name
     table = lake.catalog.load_table("sales.orders").definition
     [victim, _] = FileLists(lake.storage, run).of(table.id, table.segments)
@@ -327,7 +330,10 @@ def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: Spar
 def test_nested_values_that_a_frame_calls_not_null(
     query: str, lake: SparkCatalog, spark: SparkSession
 ) -> None:
-    """Spark takes parts of NULL structs and empty lists for NOT NULL, and files have places for them."""
+    """Nested values that a frame calls NOT NULL can be stored.
+
+    Spark calls parts of NULL structs and of empty lists NOT NULL, and files have entries for them.
+    """
     df = spark.sql(query)
     lake.create_table("sales.loose", df)
     strict = pa.schema([pa.field(field.name, field.type) for field in df.limit(0).toArrow().schema])
@@ -342,7 +348,10 @@ def test_nested_values_that_a_frame_calls_not_null(
 
 
 def test_required_columns_of_values_without_bounds(lake: SparkCatalog, spark: SparkSession) -> None:
-    """Long texts and NaN have no bounds in a footer; that none is NULL must be known all the same."""
+    """Required columns may hold long texts and NaN, which have no bounds in a footer.
+
+    The columns still have no NULL.
+    """
     lake.create_table("sales.orders", "text STRING NOT NULL, raw BINARY NOT NULL, number DOUBLE NOT NULL")
     names = "text STRING, raw BINARY, number DOUBLE"
     long = "\U0010ffff" * 3000
@@ -398,7 +407,10 @@ def test_a_stream_and_a_table_that_went_away_are_refused(lake: SparkCatalog, spa
 
 
 def test_texts_are_utf8(lake: SparkCatalog, spark: SparkSession) -> None:
-    """Spark takes any bytes for a text. One such value, and no other reader could read the table."""
+    """Texts must be UTF-8.
+
+    Spark takes any bytes for a text, and no other reader could read a table with one such value.
+    """
     good = {
         "t": "'ü'", "l": "array('é', NULL)", "m": "map('k', 'v')", "p": "'p'", "n": "array(1)",
         "s": "named_struct('a.b', named_struct('c', '🙂'))",
@@ -430,7 +442,7 @@ def test_texts_are_utf8(lake: SparkCatalog, spark: SparkSession) -> None:
     assert (caught.value.kind, "make_valid_utf8" in caught.value.hint) == ("bad_data", True)
     with pytest.raises(InvalidInput, match="column 'p' has a text"):
         lake.update("sales.t", {"p": wrong}, "TRUE")
-    # Of rows that the frame leaves out nothing is asked.
+    # Rows that the frame leaves out are not checked.
     both = df.union(frame(good)).coalesce(1)
     lake.append("sales.t", both.where("is_valid_utf8(t)"))
     lake.append("sales.t", both.offset(1))
@@ -453,7 +465,10 @@ def test_no_collation_is_taken_for_another(lake: SparkCatalog, spark: SparkSessi
 
 
 def test_settings_of_hadoop_lose_no_file(lake: SparkCatalog, spark: SparkSession) -> None:
-    """Made for other tables: names that are taken for marks, and a filter of paths."""
+    """Settings of Hadoop for other tables lose no file.
+
+    One setting names files like marks, and the other filters paths.
+    """
     spark.conf.set("mapreduce.output.basename", "_x")
     try:
         lake.create_table("sales.t", spark.range(3))

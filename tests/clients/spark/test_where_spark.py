@@ -1,4 +1,4 @@
-"""Spark evaluates predicates as Arrow does: over Parquet files, to whose row groups it hands its conditions down."""
+"""Spark evaluates predicates as Arrow does over Parquet files, to whose row groups Spark pushes conditions down."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from alpheus_journal.testing.models.predicates import (
 )
 
 pytestmark = [
-    # PySpark's own, at every session and worker.
+    # Warnings of PySpark itself, at every session and worker.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -44,13 +44,16 @@ FLOATS = (a_column(5, "FLOAT4"), a_column(6, "FLOAT8"))
 
 
 def frame(spark: SparkSession, table: pa.Table, place: Path) -> DataFrame:
-    """Of a Parquet file with several row groups and pages, dictionaries and statistics."""
+    """Write a Parquet file with several row groups, pages, dictionaries and statistics, and return its frame."""
     pq.write_table(table.append_column("n", pa.array(range(table.num_rows))), place, row_group_size=7)
     return spark.read.parquet(str(place))
 
 
 def check_all(data: DataFrame, table: pa.Table, columns: Any, predicates: list[Predicate]) -> None:
-    """Their values on each row, in one job; the rows that they select, in another, each in a scan of its own."""
+    """Check each predicate's values on each row in one job.
+
+    Check the selected rows in another job, with a scan for each.
+    """
     arrays = {column.id: table.column(column.name) for column in columns}
     wanted = [evaluate(predicate, arrays, table.num_rows).to_pylist() for predicate in predicates]
     written = [spark_sql(predicate, NAMES) for predicate in predicates]
@@ -92,7 +95,10 @@ def test_spark_agrees_with_arrow(
 def test_spark_finds_nan_and_both_zeros_in_files_that_hide_them(
     spark: SparkSession, tmp_path: Path, lane_count: Callable[[int, int], int]
 ) -> None:
-    """Minimum and maximum of a row group leave NaN out, and a dictionary tells -0.0 from 0.0."""
+    """Spark finds NaN and both zeros in files that hide them.
+
+    A row group's minimum and maximum omit NaN, and a dictionary tells -0.0 from 0.0.
+    """
     groups = (
         [1.0, 2.0, math.nan],
         [-0.0] * 3,
