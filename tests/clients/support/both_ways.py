@@ -1,4 +1,4 @@
-"""One catalog a module, reached in both ways: storage opened by this process, and a daemon of its own process."""
+"""One catalog for each module, reached in both ways: on storage that this process opens, and over a daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iter
 
 @pytest.fixture
 def space(catalog: Catalog) -> str:
-    """A fresh namespace."""
+    """Create a fresh namespace, and return its name."""
     name = f"space{next(_numbers)}"
     catalog.create_namespace(name)
     return name

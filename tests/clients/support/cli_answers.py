@@ -1,4 +1,4 @@
-"""What a command of `alpheus` said, as the tests of the command line ask for it."""
+"""Checks of a command's output, for tests of the command line."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from click.testing import Result
 
 
 def ok(result: Result) -> str:
-    """The standard output of a command that must have succeeded."""
+    """Check that a command succeeded, and return its standard output."""
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def failed(result: Result, status: int = 1) -> str:
-    """The standard error of a command that must have failed and printed nothing."""
+    """Check that a command failed and printed nothing, and return its standard error."""
     assert result.exit_code == status, result.output
     assert result.stdout == ""
     return result.stderr
 
 
 def answer(result: Result) -> Any:
-    """The JSON document of a command that must have succeeded, and said nothing else."""
+    """Check that a command succeeded and printed one JSON document only, and return the document."""
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     assert result.stdout.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Predicates written as SQL for DuckDB, by which tests judge what a predicate means."""
+"""Predicates written as SQL for DuckDB, with which tests judge what a predicate means."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _MICROS_MIN = -9_223_372_022_400_000_000
 
 
 def duckdb_sql(predicate: Predicate, names: Mapping[int, Path]) -> str:
-    """A condition that DuckDB evaluates as `alpheus_journal.predicate` does. Raises InvalidInput (`not_supported`)
-    for dates and times before the first that DuckDB has."""
+    """Return a condition that DuckDB evaluates as `alpheus_journal.predicate` does.
+
+    Raises InvalidInput (`not_supported`) for dates and times before the first that DuckDB has.
+    """
     return DuckDbWriter(names).write(predicate)
 
 
@@ -31,7 +33,7 @@ class DuckDbWriter(EngineWriter):
         if isinstance(path, str):
             return self.quoted(path)
         first, *rest = map(self.quoted, path)
-        return ".".join([f"({first})" if rest else first, *rest])  # a table may have the struct's name
+        return ".".join([f"({first})" if rest else first, *rest])  # a table may have the name of the struct
 
     def comparison(self, term: Compare) -> str:
         if term.op == "<=>" and term.column.type not in FLOATS:
@@ -39,7 +41,8 @@ class DuckDbWriter(EngineWriter):
         return super().comparison(term)
 
     def is_nan(self, name: str) -> str:
-        return f"(NOT (isfinite({name}) OR isinf({name})))"  # for isnan it skips files by minimum and maximum
+        # with isnan, DuckDB skips files by minimum and maximum
+        return f"(NOT (isfinite({name}) OR isinf({name})))"
 
     def prefix(self, term: StartsWith) -> str:
         return f"starts_with({self.name(term.column)}, {self.text(term.prefix)})"
@@ -65,7 +68,7 @@ class DuckDbWriter(EngineWriter):
         return f"CAST('{value:f}' AS DECIMAL({column.properties['precision']}, {column.properties['scale']}))"
 
     def date(self, days: int) -> str:
-        # The last numbers on both sides are its infinities, and one is below.
+        # DuckDB's infinities are the last numbers on both sides. One number is below them.
         limit = (1 << 31) - 1
         if abs(days) == limit:
             return f"CAST('{'-' if days < 0 else ''}infinity' AS DATE)"

@@ -1,4 +1,4 @@
-"""Sessions and consumers of a lake in memory, for what needs one process only."""
+"""Sessions and consumers of a lake in memory, for tests that need one process only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A lake without Spark, for tests of the runner: jobs read and write rows with pyarrow, everything else is the real
-thing, over a catalog in memory."""
+"""A lake without Spark, for tests of the runner.
+
+Jobs read and write rows with pyarrow. Everything else is real, over a catalog in memory.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Row = tuple[int, int]
 
 
 class PlainLake:
-    """As much of a SparkCatalog as the runner asks for."""
+    """The part of a SparkCatalog that the runner asks for."""
 
     def __init__(self, catalog: alpheus.Catalog) -> None:
         self.catalog = catalog
@@ -59,7 +61,7 @@ class PlainLake:
 
 
 class PlainRun(JobRun):
-    """Rows as (id, change): 1 came in, -1 went out."""
+    """Gives rows as (id, change): 1 for a row that came in, and -1 for a row that went out."""
 
     _lake: Any
 
@@ -119,7 +121,7 @@ def runner_of(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     jobs: list[str] | None = None,
 ) -> runner.Runner:
-    """A driver, whose pauses take no time."""
+    """Return a runner whose pauses take no time."""
     passed = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -141,7 +143,7 @@ def states(results: list[RunResult]) -> list[str]:
 
 
 def copying(work: Callable[[PlainRun], object] = lambda run: None, **inputs: Any) -> Pipeline:
-    """A pipeline of one job that appends what its input "orders" brings to mart.log."""
+    """Declare a pipeline of one job, which appends the new rows of its input "orders" to mart.log."""
     pipeline = Pipeline("mart", retries=0, backoff=0, lease=0)
 
     @pipeline.job(inputs={"orders": changes("sales.orders")} | inputs, outputs=["mart.log"])

@@ -1,4 +1,4 @@
-"""The programs in documents: finding them, running them, and what they say that they print."""
+"""The programs in documents: finding them, running them, and comparing their output with the document."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def section(document: str, heading: str) -> str:
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """(language, text) of the fenced blocks."""
+    """Return (language, text) of each fenced block."""
     return re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
 
 
 def run_alone(directory: Path, name: str, program: str, catalog: str) -> str:
-    """What a program prints that has a process of its own."""
+    """Run a program in a process of its own, and return its output."""
     path = directory / name
     path.write_text(program)
     environment = os.environ | {"ALPHEUS_CATALOG": catalog}
@@ -47,22 +47,22 @@ def run_alone(directory: Path, name: str, program: str, catalog: str) -> str:
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A block that is run, and what the document says that it prints: the block without a language after it."""
+    """A block that is run, and the output that the document shows in the next block, which has no language."""
 
     language: str
     text: str
     printed: str
-    line: int  # of the document, where its text begins
+    line: int  # of the document, where the text begins
 
     @property
     def file_name(self) -> str:
-        """Of a block that is a file, which its first line names: `# mart.py`."""
+        """Return the name of a block that is a file, which its first line states (`# mart.py`). Otherwise return ""."""
         found = re.match(r"# (\w+\.py)\n", self.text)
         return found[1] if found else ""
 
 
 def programs(document: str, heading: str | None = None) -> list[Program]:
-    """The blocks of a document, or of one section of it, that are run; in order."""
+    """Return the blocks that are run, in order, of a document or of one of its sections."""
     text = document if heading is None else section(document, heading)
     lines_before = document[: document.index(text)].count("\n")
     found: list[Program] = []
@@ -78,8 +78,10 @@ def programs(document: str, heading: str | None = None) -> list[Program]:
 
 
 def differs(program: Program, printed: str) -> str:
-    """How what was printed differs from what the document says; empty if it does not. `...` stands for any text. A
-    shell command of which no output is shown may print anything."""
+    """Return how the printed text differs from the document, or "" if it does not.
+
+    `...` stands for any text. A shell command whose output is not shown may print anything.
+    """
     if program.language == "sh" and not program.printed:
         return ""
     checker = doctest.OutputChecker()
@@ -94,7 +96,7 @@ def differs(program: Program, printed: str) -> str:
 
 
 class Session:
-    """A folder, one Python session in this process and a shell, both of which find the catalog by ALPHEUS_CATALOG."""
+    """A folder, a Python session in this process, and a shell. Both find the catalog by ALPHEUS_CATALOG."""
 
     def __init__(self, directory: Path, catalog: str, patch: pytest.MonkeyPatch) -> None:
         self.directory = directory
@@ -106,7 +108,7 @@ class Session:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
     def close(self) -> None:
-        """What the programs left open, and modules that were files of this folder."""
+        """Close what the programs left open, and forget modules that were files of this folder."""
         for name in ("lake", "catalog"):
             if name in self.names:
                 self.names[name].close()
@@ -114,7 +116,7 @@ class Session:
             sys.modules.pop(name.removesuffix(".py"), None)
 
     def run(self, program: Program) -> str:
-        """What it prints. A program that is a file is put there, and prints nothing."""
+        """Run a program and return its output. A program that is a file is only written, and prints nothing."""
         if program.file_name:
             (self.directory / program.file_name).write_text(program.text)
             self._files.append(program.file_name)

@@ -1,8 +1,7 @@
-"""Questions in SQL that Spark and DuckDB both understand: the shapes of TPC-H's 22 with parameters for little data, and
-some over the flights from New York.
+"""Questions in SQL that Spark and DuckDB both understand.
 
-Columns that are renamed in the course of a history stand in braces, by their first name. What is ordered is ordered
-totally.
+They have the shapes of TPC-H's 22 with parameters for little data, and some are over the flights from New York. Columns
+that a history renames are in braces, by their first name. Every order is total.
 """
 
 from __future__ import annotations

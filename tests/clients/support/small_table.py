@@ -25,7 +25,10 @@ def space(catalog: Catalog) -> str:
 
 @pytest.fixture
 def name(catalog: Catalog, space: str) -> str:
-    """A fresh table of two files: ids 0 to 9, 10 to 19; kinds a and b in turn, n ten times the id."""
+    """Create a table of two files, and return its name.
+
+    The ids are 0 to 9 and 10 to 19. The kinds are a and b in turn, and n is ten times the id.
+    """
     catalog.create_table(f"{space}.t", SCHEMA)
     for start in (0, 10):
         catalog.append(f"{space}.t", rows(start, start + 10))

@@ -1,7 +1,9 @@
-"""Tables in the shape of TPC-H's, made from a seed: its keys and their spread, its types, its dates that follow each
-other. The texts are of our own, some columns have NULLs, and a few columns are added for types that it lacks.
+"""Tables in the shape of TPC-H's, made from a seed.
 
-At scale 1 there would be 6 million rows of `lineitem`; everything but `region` and `nation` shrinks with the scale.
+The keys and their spread, the types, and the dates that follow each other are those of TPC-H. The texts are our own,
+some columns have NULLs, and a few columns are added for types that TPC-H lacks.
+
+At scale 1 there would be 6 million rows of `lineitem`. Every table but `region` and `nation` shrinks with the scale.
 """
 
 from __future__ import annotations
@@ -60,12 +62,12 @@ TODAY = dt.date(1995, 6, 17)
 
 
 def tables(scale: float, seed: int = 19) -> dict[str, pa.Table]:
-    """By name. The same scale and seed give the same rows."""
+    """Return the tables by name. The same scale and seed give the same rows."""
     return _Maker(scale, np.random.default_rng(seed)).all()
 
 
 def decimals(unscaled: np.ndarray, precision: int, scale: int = 2) -> pa.Array:
-    """Whole numbers as decimals with so many digits after the point."""
+    """Return whole numbers as decimals with `scale` digits after the point."""
     words = np.empty((len(unscaled), 2), np.int64)
     words[:, 0], words[:, 1] = unscaled, unscaled >> 63
     kind = pa.decimal128(precision, scale)
@@ -100,7 +102,7 @@ class _Maker:
     # -- columns
 
     def _numbers(self, low: int, high: int, count: int) -> np.ndarray:
-        """Both ends included."""
+        """Return random numbers from `low` to `high`, both included."""
         return self._random.integers(low, high, count, endpoint=True)
 
     def _of(self, values: Sequence[str], count: int) -> pa.Array:
@@ -110,7 +112,7 @@ class _Maker:
         return pc.binary_join_element_wise(*[self._of(values, count) for _ in range(words)], " ")
 
     def _missing(self, values: pa.Array, share: float) -> pa.Array:
-        """With NULL in about so many places."""
+        """Replace about this share of the values by NULL."""
         gone = pa.array(self._random.random(len(values)) < share)
         return pc.if_else(gone, pa.scalar(None, values.type), values)
 
@@ -199,7 +201,7 @@ class _Maker:
         )
 
     def _partsupp(self) -> pa.Table:
-        """Four suppliers a part, as `_orders_and_lines` knows them."""
+        """Return four suppliers for each part, as `_orders_and_lines` expects."""
         parts = np.repeat(np.arange(1, self._parts + 1), 4)
         count = len(parts)
         rating = self._random.random(count)
@@ -220,9 +222,9 @@ class _Maker:
 
     def _orders_and_lines(self) -> tuple[pa.Table, pa.Table]:
         count = self._orders
-        keys = np.arange(count) // 8 * 32 + np.arange(count) % 8 + 1  # sparse, as TPC-H has them
+        keys = np.arange(count) // 8 * 32 + np.arange(count) % 8 + 1  # sparse, as in TPC-H
         customers = self._numbers(1, self._customers, count)
-        customers -= (customers % 3 == 0).astype(np.int64)  # a third of them never order
+        customers -= (customers % 3 == 0).astype(np.int64)  # a third of the customers never orders
         days = self._numbers(_day(FIRST_DAY), _day(LAST_DAY), count)
         lines = self._numbers(1, 7, count)
         lineitem, totals, shipped = self._lines(keys, days, lines)
@@ -249,7 +251,10 @@ class _Maker:
     def _lines(
         self, keys: np.ndarray, days: np.ndarray, lines: np.ndarray
     ) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-        """The lines of orders; of each order the total price in cents, and how many of its lines were shipped."""
+        """Return the lines of orders.
+
+        For each order, also return its price in cents and its number of shipped lines.
+        """
         order = np.repeat(np.arange(len(keys)), lines)
         count = len(order)
         parts = self._numbers(1, self._parts, count)
@@ -291,6 +296,6 @@ def _dates(days: np.ndarray) -> pa.Array:
 
 
 def _counted(lines: np.ndarray) -> np.ndarray:
-    """1 to n for each n."""
+    """Return 1 to n for each n of `lines`."""
     ends = np.cumsum(lines)
     return np.arange(1, ends[-1] + 1) - np.repeat(ends - lines, lines)
