@@ -1,4 +1,4 @@
-"""Parquet files that lie there become rows: taken as they are, written anew, or refused; over both ways to it."""
+"""Existing Parquet files become rows of a table: unchanged, rewritten, or refused, over both ways to a catalog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from alpheus_journal.tables.columns import columns_of_schema, schema_of_columns,
 __all__ = ["name", "space"]
 
 REMOTE = {"test_files_of_the_transactions_own_folder_are_taken"}
-"""What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
+"""Tests that run over a daemon in every run. Others do so in slow runs: all client code but the commit is shared."""
 
 
 def parquet(path: Path, data: list[dict[str, Any]], schema: pa.Schema = SCHEMA) -> str:
@@ -50,7 +50,8 @@ def test_files_with_the_tables_ids_are_copied_as_they_are(
     copy = next(one.file for one in catalog.scan(name, where="id = 20").files)
     assert asyncio.run(catalog.storage().read(copy.path, size_max=1 << 20)) == Path(path).read_bytes()
     assert ids(catalog, name, "id >= 20") == list(range(20, 25))
-    wrong = pa.schema([schema.field(0).with_name("n"), schema.field(2).with_name("id")])  # of another table
+    # the schema of another table
+    wrong = pa.schema([schema.field(0).with_name("n"), schema.field(2).with_name("id")])
     swapped = parquet(tmp_path / "b.parquet", [{"id": 30, "n": 300}], wrong)
     catalog.append_files(name, swapped)
     assert catalog.read(name, where="id = 30").to_pylist() == [{"id": 30, "kind": None, "n": 300}], "by name"
@@ -59,7 +60,10 @@ def test_files_with_the_tables_ids_are_copied_as_they_are(
 def test_files_of_the_table_itself_go_by_id_under_old_names(
     catalog: Catalog, name: str, tmp_path: Path
 ) -> None:
-    """They are written anew: readers ask a file's statistics under the names of its schema."""
+    """Files of the table itself are matched by id under their old names, and are rewritten.
+
+    Readers look up a file's statistics under the names of the file's schema.
+    """
     before = {one.file.path for one in catalog.scan(name).files}
     file = next(one.file for one in catalog.scan(name, where="id = 3").files)
     path = tmp_path / "old.parquet"
@@ -76,7 +80,7 @@ def test_files_of_the_table_itself_go_by_id_under_old_names(
         if one.file.path not in before:
             data = asyncio.run(catalog.storage().read(one.file.path, size_max=1 << 20))
             assert pq.read_schema(pa.BufferReader(data)).names == ["id", "n2", "kind", "n"]
-    # Without ids it goes by name, as any other file, though it says that it is of this table.
+    # A file without ids is matched by name, like any other file, though it says that it is of this table.
     bare = pq.read_table(path)
     plain = strip_field_ids(bare.schema).with_metadata(bare.schema.metadata)
     pq.write_table(bare.select(["id", "n"]).cast(pa.schema([plain.field("id"), plain.field("n")])), path)
@@ -122,7 +126,7 @@ def test_files_without_a_column_take_the_default_of_inserts(
 
 
 def test_timestamps_of_int96_are_instants(catalog: Catalog, space: str, tmp_path: Path) -> None:
-    """As for imports; nanoseconds would wrap around in the year 2262."""
+    """Timestamps of INT96 are instants, as in imports. Nanoseconds would wrap around in the year 2262."""
     times = pa.array([253402214400000000, -62135596800000000], pa.int64()).cast(pa.timestamp("us", "UTC"))
     pq.write_table(pa.table({"at": times}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     catalog.create_table(f"{space}.at", pa.schema([("at", times.type)]))
@@ -204,7 +208,10 @@ def test_files_that_cannot_be_taken(catalog: Catalog, name: str, tmp_path: Path)
 
 
 def test_files_of_another_calendar_are_refused(catalog: Catalog, name: str, tmp_path: Path) -> None:
-    """Spark turns old days of such files back, and other readers do not: the same file would have two contents."""
+    """Files of another calendar are refused.
+
+    Spark adjusts old days of such files and other readers do not, so that one file would have two contents.
+    """
     new, old, midst = dt.date(1582, 10, 15), dt.date(1582, 10, 4), dt.datetime(1899, 12, 31)
     table = f"{name}_days"
     schema = pa.schema([("id", pa.int64()), ("d", pa.date32()), ("at", pa.timestamp("us"))])

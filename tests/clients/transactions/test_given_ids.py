@@ -1,6 +1,6 @@
-"""A transaction whose id its user gave is done once, however often, and by whomever, it is asked for.
+"""A transaction with a given id is done once, however often and by whichever caller it is sent.
 
-Over storage opened by this process and over a daemon; what a block reads and writes when it runs again.
+The tests run over storage and over a daemon. They cover what a block reads and writes when it runs again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture
 def space(catalog: Catalog) -> str:
-    """A fresh namespace with a table `t` of three rows."""
+    """Create a fresh namespace with a table `t` of three rows, and return its name."""
     name = f"space{next(_numbers)}"
     catalog.create_namespace(name)
     catalog.create_table(f"{name}.t", ROWS)
@@ -50,7 +50,7 @@ def new_id() -> str:
 
 
 def run(catalog: Catalog, id: str, *verbs: Callable[[Any], object], **terms: Any) -> Commit | None:
-    """A block under the id."""
+    """Run the verbs in a transaction with this id."""
     with catalog.transaction(id=id, **terms) as tx:
         for verb in verbs:
             verb(tx)
@@ -76,7 +76,10 @@ def test_the_same_append_under_one_id_is_done_once(catalog: Catalog, space: str)
 
 
 def test_a_block_that_runs_again_sees_what_it_saw(catalog: Catalog, space: str) -> None:
-    """Verbs that would fail, or do something else, on top of what the first run left."""
+    """A block that runs again sees what its first run saw.
+
+    On top of the first run's result, its verbs would fail or do something else.
+    """
     id, table, new = new_id(), f"{space}.t", f"{space}.new"
     seen = []
 
@@ -155,7 +158,7 @@ def test_other_operations_under_the_id_are_refused(catalog: Catalog, space: str,
     with pytest.raises(InvalidInput, match=f"transaction id {id} was used in version") as caught:
         run(catalog, id, other(table))
     assert caught.value.kind == "id_reused"
-    # Nor did what the refused one wrote go over what is there.
+    # The refused transaction did not overwrite anything either.
     assert sorted(catalog.read(table).to_pylist(), key=str) == before
     commit = catalog.outcome(id).commit
     assert first is not None
@@ -200,7 +203,7 @@ def test_an_id_that_was_saved_and_committed_is_done(catalog: Catalog, space: str
         pass
     again = run(catalog, id, lambda tx: tx.append(table, ROWS))
     assert is_repeat(resumed.result, again)
-    # Saved once more, by who does not know: it is the same, and committed already.
+    # A caller that does not know of the commit saves the block once more: it is the same, and is committed already.
     with catalog.transaction(id=id) as tx:
         tx.append(table, ROWS)
         tx.save()
@@ -247,7 +250,7 @@ def _append(url: str, id: str, table: str, gate: Any, told: Callable[[tuple[int,
 
 
 def test_clients_that_race_with_one_id(catalog: Catalog, space: str) -> None:
-    """Whoever comes first writes; the others are told so."""
+    """Clients race with one id. The first one writes, and the others get its version."""
     id, before, gate = new_id(), catalog.read(f"{space}.t").num_rows, threading.Barrier(3)
     told: list[tuple[int, bool]] = []
     arguments = (catalog.url, id, f"{space}.t", gate, told.append)
@@ -256,7 +259,7 @@ def test_clients_that_race_with_one_id(catalog: Catalog, space: str) -> None:
         racer.start()
     for racer in racers:
         racer.join()
-    # Who asks a daemon while the first is on its way shares that one's answer.
+    # A client that asks a daemon while the first commit is under way shares the answer of that commit.
     assert not all(duplicate for _, duplicate in told)
     assert len({version for version, _ in told}) == 1
     assert catalog.read(f"{space}.t").num_rows == before + 3
@@ -280,7 +283,10 @@ def test_processes_that_race_with_one_id(catalog: Catalog, space: str) -> None:
 
 
 def test_an_id_of_another_age(catalog: Catalog, space: str) -> None:
-    """Its time bounds the search: the whole log for one that is older than the catalog, none of the future."""
+    """The time in an id bounds the search: the whole log for an id older than the catalog.
+
+    An id of the future is refused.
+    """
     old = make_uuid7(1, 12345)
     table = f"{space}.t"
     first = run(catalog, old, lambda tx: tx.append(table, ROWS))
@@ -330,7 +336,7 @@ def test_expired_history_refuses_what_it_may_hold(tmp_path: Path) -> None:
                 run(catalog, used, lambda tx: tx.update_catalog(set={"k": "a"}))
             assert caught.value.oldest == 2
         assert catalog.version() == 4
-        with catalog.transaction() as tx:  # an id of our own goes on
+        with catalog.transaction() as tx:  # an id that the client makes still works
             tx.update_catalog(set={"k": "z"})
 
 
@@ -351,8 +357,11 @@ async def test_a_commit_that_asks_is_refused_where_history_is_gone() -> None:
 
 
 async def test_ids_sent_again_and_again(lane_count: Callable[[int, int], int]) -> None:
-    """Whatever is in between (other writers, expiry, restarts, index runs): an id is in the
-    log once, and who sends it again is told where, or that nobody knows any more."""
+    """An id that is sent again and again is in the log once.
+
+    Other writers, expiry, restarts and index runs come in between. A caller that sends an id again learns its version,
+    or that the version is not known any more.
+    """
     rng = random.Random(11)
     for _ in range(lane_count(2, 200)):
         lake = Lake()
@@ -374,7 +383,7 @@ async def test_ids_sent_again_and_again(lane_count: Callable[[int, int], int]) -
                 except Expired:
                     assert oldest
                 except Conflict:
-                    pass  # another's value since its begin
+                    pass  # another value was written since its begin
             elif dice < 0.9:
                 id, (value, version) = rng.choice(list(sent.items()))
                 asked = property_set(id, rng.randrange(oldest, head + 1), value, id_was_given=True)
@@ -403,7 +412,7 @@ async def test_ids_sent_again_and_again(lane_count: Callable[[int, int], int]) -
 
 
 class CountedStorage(MemoryStorage):
-    """Counts what is asked of it."""
+    """Records what is asked of the storage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -432,7 +441,7 @@ async def test_ids_of_our_own_cost_no_search() -> None:
     storage.asked.clear()
     await other.commit(property_set(new_id(), 40, "own"))
     own = len(storage.asked)
-    # The two versions below the new one are looked at by everybody who writes.
+    # Every writer looks at the two versions below the new one.
     below = {f"read {version_file(version, 32)}" for version in (39, 40)}
     assert not any(asked.startswith(("read vn/", "list")) for asked in storage.asked if asked not in below)
     storage.asked.clear()
@@ -440,7 +449,7 @@ async def test_ids_of_our_own_cost_no_search() -> None:
     assert len(storage.asked) > own + 30
     storage.asked.clear()
     await other.commit(property_set(make_uuid7(1, 6), 42, "given", id_was_given=True))
-    assert len(storage.asked) <= own + 3  # what was read is remembered
+    assert len(storage.asked) <= own + 3  # earlier reads are remembered
     await journal.close()
     await other.close()
 
@@ -452,13 +461,13 @@ async def test_check_finds_an_id_that_is_in_the_log_twice() -> None:
     await journal.commit(property_set(new_id(), 1, "b"))
     found = [item async for item in journal.check()]
     assert found == [item for item in found if isinstance(item, CheckSummary)]
-    await journal.commit(property_set(id, 2, "c"))  # a client that says that its id is fresh
+    await journal.commit(property_set(id, 2, "c"))  # the client says that its id is fresh
     findings = [item async for item in journal.check() if not isinstance(item, CheckSummary)]
     assert [(finding.kind, finding.version) for finding in findings] == [("id_reused", 3)]
     await journal.close()
 
 
-# --- kin: keys and sequences -----------------------------------------------------------------------
+# --- related: keys and sequences -------------------------------------------------------------------
 
 
 def test_keys_and_sequences_of_before_the_begin_version_hold(catalog: Catalog, space: str) -> None:

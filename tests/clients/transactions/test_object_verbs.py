@@ -1,5 +1,8 @@
-"""The verbs that change objects beyond their properties, over both ways to a catalog: renames, cascades, columns,
-views, Iceberg pointers, what was dropped, retry keys, saved transactions."""
+"""The verbs that change objects beyond their properties, over both ways to a catalog.
+
+They cover renames, cascades, columns, views, Iceberg pointers, restored and dropped objects, retry keys, and saved
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +146,7 @@ def test_columns_are_added_as_fields_by_name(catalog: Catalog, space: str) -> No
         assert caught.value.kind == "bad_schema"
         assert named in caught.value.message
     catalog.append(name, [{"id": 1, "r": 1}])
-    with pytest.raises(AlpheusError, match="required"):  # rows are there, and have none
+    with pytest.raises(AlpheusError, match="required"):  # rows exist, and have no value for it
         catalog.update_table(name, add_columns={"q": pa.field("q", pa.int32(), nullable=False)})
 
 
@@ -185,7 +188,7 @@ def test_a_column_takes_its_default_where_rows_lack_it(catalog: Catalog, space: 
     assert catalog.read(name).to_pylist() == rows
     table = catalog.load_table(name)
     assert table.defaults == {"name": "nobody", "state": "new", "at": date(2026, 3, 1), "place.zip": "0"}
-    # What inserts give changes; what rows from before have does not.
+    # Later inserts get other defaults. Earlier rows keep theirs.
     catalog.update_table(name, defaults={"name": None, "state": "open", "place.zip": "1"})
     catalog.append(name, pa.table({"id": pa.array([6], pa.int32()), "place": pa.array([{}], pa.struct([]))}))
     rows.append({"id": 6, "name": None, "state": "open", "at": date(2026, 3, 1), "place": {"zip": "1"}})
@@ -371,7 +374,7 @@ def test_an_iceberg_table_is_a_pointer_that_moves(catalog: Catalog, space: str) 
     refused(InvalidInput, lambda: catalog.commit_iceberg(f"{space}.n", second, expected=first), word="n")
 
 
-# --- what was ---------------------------------------------------------------------------------------
+# --- restored and dropped objects -------------------------------------------------------------------
 
 
 def test_a_table_is_restored_to_what_it_was(catalog: Catalog, space: str) -> None:
@@ -432,7 +435,7 @@ def test_which_of_one_name_comes_back(catalog: Catalog, space: str) -> None:
 def test_what_a_transaction_itself_dropped_comes_back_in_it(catalog: Catalog, space: str) -> None:
     name = f"{space}.t"
     catalog.create_table(name, ROWS)
-    catalog.drop_table(name)  # another table of the name, dropped before
+    catalog.drop_table(name)  # another table of this name, dropped before
     catalog.create_table(name, ROWS)
     id = catalog.load_table(name).id
     with catalog.transaction() as tx:
@@ -527,7 +530,7 @@ def test_serializable_reads_are_kept_and_checked(catalog: Catalog, space: str) -
     conflict = refused(Conflict, with_a_phantom, word=f"{space}.phantom")
     assert isinstance(conflict, Conflict)
     assert conflict.retryable
-    with catalog.transaction() as tx:  # at snapshot isolation that is no conflict
+    with catalog.transaction() as tx:  # at snapshot isolation this is no conflict
         tx.list_tables(space)
         catalog.create_table(f"{space}.other", ROWS)
         tx.update_namespace(space, set={"p": "3"})
@@ -623,7 +626,7 @@ def test_an_exception_leaves_what_was_saved(catalog: Catalog, space: str) -> Non
 
 
 def test_what_was_saved_is_gone_on_with_as_it_was(catalog: Catalog, space: str) -> None:
-    """Its operations are the same ones again, so that whoever commits them has the one answer."""
+    """A saved transaction resumes with the same operations, so that every caller that commits it gets one answer."""
     name = f"{space}.t"
     catalog.create_table(name, ROWS)
     with catalog.transaction(isolation="serializable", key=f"{space}/k", message="m") as tx:

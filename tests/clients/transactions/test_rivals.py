@@ -1,4 +1,4 @@
-"""Two writers of the same rows: the conflict says who was first, when, in which version, and with which rows."""
+"""Two writers of the same rows: the conflict reports who was first, when, in which version, and with which rows."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_moved_metadata_names_who_moved_it(catalog: Catalog) -> None:
     with pytest.raises(Conflict) as caught:
         catalog.commit_iceberg(name, "file:///m/v3.json", "file:///m/v1.json")
     assert caught.value.kind == "metadata_moved"
-    # A lone verb that names what it expects begins at the newest version: nobody was in between.
+    # A lone verb that names what it expects begins at the newest version, with no other commit in between.
     with pytest.raises(Conflict) as caught, catalog.transaction() as late:  # noqa: PT012
         late.commit_iceberg(name, "file:///m/v3.json", "file:///m/v2.json")
         moved = catalog.commit_iceberg(name, "file:///m/v4.json", "file:///m/v2.json")

@@ -1,5 +1,7 @@
-"""Changing rows: deletes, updates, merges, replacements, compaction, over both ways to a catalog.
-What any sequence of them comes to is `test_row_model`."""
+"""Verbs that change rows: deletes, updates, merges, replacements and compaction, over both ways to a catalog.
+
+`test_row_model` checks the results of any sequence of them.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ REMOTE = {
     "test_compaction_puts_small_files_together", "test_a_conflict_over_rows_is_retryable",
     "test_tables_that_came_back_and_were_renamed",
 }  # fmt: skip
-"""What is tried over a daemon in every run; the others in slow ones. All of the client's code but the commit is one."""
+"""Tests that run over a daemon in every run. Others do so in slow runs: all client code but the commit is shared."""
 
 
 class Watched:
-    """The operations that a transaction makes, before they are committed."""
+    """Keeps the operations that a transaction makes, before they are committed."""
 
     def __init__(self, catalog: Catalog, verb: Callable[[Any], object]) -> None:
         self.catalog = catalog
@@ -56,7 +58,7 @@ class Watched:
         return operation
 
     def rows_of_changes(self) -> list[tuple[str, int]]:
-        """Type and id."""
+        """Return the type and the id of each change."""
         storage, found = self.catalog.storage(), []
         for segment in self.change.changes:
             for file in self.files_of(segment):
@@ -127,7 +129,10 @@ def test_rows_that_were_deleted_stay_so_when_columns_go(catalog: Catalog, name: 
 
 
 def test_a_field_with_a_default_is_deleted_by_rewriting(catalog: Catalog, space: str) -> None:
-    """Once its struct is dropped nobody could tell where it was NULL."""
+    """A field with a default is deleted by rewriting.
+
+    Once its struct is dropped, no reader could tell where it was NULL.
+    """
     name = f"{space}.s"
     catalog.create_table(name, pa.schema([("id", pa.int64()), ("s", pa.struct([("x", pa.int32())]))]))
     catalog.append(name, [{"id": 1, "s": {"x": 1}}, {"id": 2, "s": None}])
@@ -150,7 +155,7 @@ def test_a_small_update_hides_and_adds(catalog: Catalog, name: str) -> None:
 
 
 def test_rows_are_counted_that_changed(catalog: Catalog, name: str) -> None:
-    """Not those that are only written again, nor those that were gone before."""
+    """Changed rows are counted, but not rows that are only rewritten, nor rows that were deleted before."""
     catalog.delete(name, "id = 0")
 
     def counts(commit: Any) -> tuple[int, int]:
@@ -393,7 +398,7 @@ def test_keys_of_any_type(
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
 def test_every_nan_is_one_key(catalog: Catalog, space: str, kind: pa.DataType) -> None:
-    """What 0 / 0 gives has another sign than Python's, and Arrow looks for bits."""
+    """All NaN are one key, although 0 / 0 gives another sign than Python's NaN, and Arrow compares bits."""
     name = f"{space}.k"
     nans = pa.array([math.nan, -math.nan, 1.0], kind)
     assert len(pc.unique(nans)) == 3
@@ -613,7 +618,7 @@ def test_partitions_of_months_and_years(
 def test_the_last_partition_that_python_can_name(
     catalog: Catalog, space: str, transform: str, value: Any, kind: pa.DataType
 ) -> None:
-    """In which many keep what has no end."""
+    """Rows of the last partition that Python can name can be replaced. Many users put data without an end there."""
     name, key = f"{space}.d", f"{transform}(d)"
     days = pa.array([2932896, 2932530], pa.int32()).cast(pa.date32())  # 9999-12-31, 9998-12-30
     catalog.create_table(name, pa.schema([("d", kind)]), partition_by=[key])
@@ -660,7 +665,10 @@ def test_rows_are_replaced_by_a_field_with_a_default(catalog: Catalog, space: st
 def test_files_lie_in_one_partition_and_are_in_order(
     catalog: Catalog, space: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where more waits than may: then the largest are written first, and partitions have several files."""
+    """Each file is in one partition, and in order.
+
+    If more rows wait than may, the largest groups are written first, and partitions have several files.
+    """
     name = f"{space}.o"
     schema = pa.schema([("kind", pa.string()), ("n", pa.int64()), ("pad", pa.string())])
     catalog.create_table(name, schema, partition_by=["kind"], sort_by=["n desc nulls last"])

@@ -1,4 +1,4 @@
-"""Random verbs on the rows of random tables, compared with a plain list of rows: after each, and at old versions."""
+"""Random verbs on the rows of random tables agree with a plain list of rows, after each verb and at old versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alpheus import Catalog
 
 Row = dict[str, Any]  # by a column's first name, which never changes here
 Truth = bool | None
-Where = tuple[str, Callable[[Row], Truth]]  # text with {names}
+Where = tuple[str, Callable[[Row], Truth]]  # a text with {names}
 
 VALUES: dict[str, list[Any]] = {
     "id": [None, *range(8)],
@@ -63,7 +63,7 @@ def either(one: Truth, other: Truth) -> Truth:
 
 
 def compared(value: Any, op: str, other: Any) -> Truth:
-    """As Spark: NaN is equal to itself and above all numbers."""
+    """Compare as Spark does: NaN equals itself, and is above all numbers."""
     if value is None:
         return None
     rank = (1, 0) if value != value else (0, value)
@@ -84,14 +84,14 @@ def literal(value: Any) -> str:
 
 
 class Model:
-    """One table, its rows as a list, and what they were at each version."""
+    """One table, its rows as a list, and its rows at each version."""
 
     def __init__(self, catalog: Catalog, name: str, rng: random.Random) -> None:
         self.catalog = catalog
         self.name = name
         self.rng = rng
         self.rows: list[Row] = []
-        self.names = {key: key for key in VALUES}  # first name -> today's, of columns that are there
+        self.names = {key: key for key in VALUES}  # first name -> today's name, of existing columns
         self.defaults: dict[str, Any] = {}
         self.past: dict[int, tuple[list[Row], dict[str, str]]] = {}
         self.log: list[str] = []
@@ -159,7 +159,7 @@ class Model:
         self.run(self.catalog, verb, sql, truth)
 
     def run(self, target: Any, verb: str, sql: str, truth: Callable[[Row], Truth]) -> None:
-        """One verb on a catalog or a transaction, and on the model."""
+        """Run one verb on a catalog or a transaction, and on the model."""
         rng = self.rng
 
         def hit(row: Row) -> bool:
@@ -266,7 +266,8 @@ class Model:
 
     def change_columns(self, target: Any) -> None:
         rng, names = self.rng, dict(self.names)
-        keys = {"s", "day", "ts", "id", "f"}  # perhaps of partitions and orders, which cannot go
+        # these may be keys of partitions and orders, which cannot be dropped
+        keys = {"s", "day", "ts", "id", "f"}
         kind = rng.choice(["add", "add", "rename", "drop"])
         fresh = f"c{len(self.log)}"
         if kind == "add":
@@ -309,7 +310,7 @@ class Model:
         scan = self.catalog.scan(self.name, where=sql)
         assert scan.count() == found.num_rows, sql
         streamed = pa.Table.from_batches(scan.to_batches(), schema=scan.schema)
-        assert repr(streamed.to_pylist()) == repr(found.to_pylist())  # NaN included
+        assert repr(streamed.to_pylist()) == repr(found.to_pylist())  # as text, so that NaN equals NaN
         self.past[self.catalog.version()] = self.rows, self.names
 
     def check_past(self) -> None:

@@ -1,7 +1,7 @@
-"""How commits are tried again, and what the client says when it cannot know.
+"""Retries of commits, and what the client reports when it cannot know the outcome.
 
-`Faulty` stands between a session and a real journal in memory: it loses requests before they arrive, or
-answers after they were applied. Time is a number that only pauses move.
+`Faulty` stands between a session and a real journal in memory. It loses requests before they arrive, or answers after
+the requests were applied. Time is a number that only pauses move.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from alpheus_journal.storage.memory import MemoryStorage
 
 
 class Time:
-    """A clock that stands still but for the pauses."""
+    """A clock that only pauses move."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -55,9 +55,9 @@ class Time:
 
 
 class Faulty:
-    """A journal behind a bad connection. `faults` are used up, one a call of the method that they name.
+    """A journal behind a bad connection. Each call uses up one of `faults`, if that names its method.
 
-    A fault is an error: raised instead of the call, or with `after` once it was applied.
+    A fault is an error. It is raised instead of the call, or, with `after`, once the call was applied.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -105,7 +105,7 @@ class Faulty:
         return await self._call("outcome", lambda: self._journal.outcome(transaction_id, **rest))
 
     async def events(self, **query: Any) -> AsyncIterator[Event | Progress]:
-        """With a fault the stream breaks after its first item."""
+        """Yield events. A fault breaks the stream after its first item."""
         fault = self.faults.pop(0) if self.faults and self.faults[0][0] == "events" else None
         self.calls.append("events")
         async for item in self._journal.events(**query):
@@ -220,7 +220,7 @@ async def test_a_refusal_after_a_doubt_is_settled(catalog: AsyncCatalog, faulty:
     with pytest.raises(AlreadyExists):
         await catalog.create_namespace("n")
     assert faulty.calls[-1] == "outcome"
-    # It never will commit, whoever holds it.
+    # The transaction can never commit, whichever daemon holds it.
     with pytest.raises(InvalidInput) as caught:
         await faulty._journal.commit(faulty.sent[0])
     assert caught.value.kind == "id_cancelled"
@@ -398,7 +398,7 @@ async def test_the_end_of_events_is_the_head_of_the_call(catalog: AsyncCatalog, 
 
 async def test_following_outlasts_any_outage(catalog: AsyncCatalog, faulty: Faulty, time: Time) -> None:
     class Down:
-        """Fails before any item, a hundred times."""
+        """Fails a hundred times, each time before any item."""
 
         def __init__(self) -> None:
             self.left = 100
