@@ -233,7 +233,7 @@ def test_what_was_meant_is_hinted_at(where: str, hint: str) -> None:
 def test_an_unknown_column_is_told_the_known_ones() -> None:
     with pytest.raises(InvalidInput) as caught:
         parse('c4 = 1 OR "x" = c4', TABLE)
-    assert "no column" not in caught.value.message  # a number for a text comes first
+    assert "no column" not in caught.value.message  # the error about a number for a text comes first
     with pytest.raises(InvalidInput) as caught:
         parse('"x" = 5', TABLE)
     assert (
@@ -307,7 +307,7 @@ def test_canonical_text_comes_back(rng: random.Random) -> None:
 
 
 def kind_of_refusal(where: str) -> str:
-    """Empty for a predicate; any other error is raised."""
+    """Return the kind of the refusal, or "" for a predicate. Any other error is raised."""
     try:
         parse(where, COLUMNS)
     except InvalidInput as error:
@@ -364,7 +364,7 @@ def duck() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def asked(duck: duckdb.DuckDBPyConnection, predicate: Predicate, source: str) -> tuple[list[Any], list[Any]]:
-    """The predicate on each row, and the rows that it selects."""
+    """Return the value of the predicate on each row, and the rows that the predicate selects."""
     sql = duckdb_sql(predicate, NAMES)
     rows = duck.execute(f"SELECT n, ({sql}) FROM {source} ORDER BY n").fetchall()
     kept = duck.execute(f"SELECT n FROM {source} WHERE {sql} ORDER BY n").fetchall()
@@ -378,7 +378,7 @@ def too_early(term: Compare | In) -> bool:
 
 @given(rng=RANDOM)
 def test_duckdb_agrees_with_arrow(rng: random.Random, duck: duckdb.DuckDBPyConnection) -> None:
-    """Over Arrow data, to which it hands its conditions down."""
+    """DuckDB agrees with Arrow over Arrow data, to which DuckDB pushes its conditions down."""
     rows = random_rows(rng)
     table = table_of(COLUMNS, rows).append_column("n", pa.array(range(len(rows))))
     arrays = {column.id: array_of(column, rows) for column in COLUMNS}
@@ -396,7 +396,7 @@ def test_duckdb_agrees_with_arrow(rng: random.Random, duck: duckdb.DuckDBPyConne
 
 
 def test_duckdb_agrees_on_parquet_files_that_hide_nan(duck: duckdb.DuckDBPyConnection, tmp_path: Any) -> None:
-    """Their minimum and maximum leave NaN out, and the sign of zero is one of many."""
+    """DuckDB agrees on Parquet files that hide NaN. Their minimum and maximum omit NaN, and give zero only one sign."""
     column = a_column(6, "FLOAT8")
     for values in ([1.0, 2.0, math.nan], [-0.0], [0.0], [math.nan], [-0.0, 5.0, None]):
         place = tmp_path / "f.parquet"
