@@ -1,4 +1,4 @@
-"""Daemons of their own process, for tests of the client."""
+"""Daemons in their own processes, for tests of the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ pa.array([])  # pyarrow looks for pandas at its first array, which would block a
 
 
 class Daemon:
-    """A running `alpheus_daemon` and where it answers. `url` is a client's; `storage_url` what it serves."""
+    """A running `alpheus_daemon`.
+
+    `url` is the address for clients; `storage_url` is the catalog that the daemon serves.
+    """
 
     def __init__(self, storage_url: str, port_file: Path, *flags: str, listen: str = "127.0.0.1:0") -> None:
         self.storage_url = storage_url
@@ -53,7 +56,7 @@ class Daemon:
         self._serving.set()
 
     def stop(self) -> int:
-        """SIGTERM, and its exit status."""
+        """Send SIGTERM, and return the exit status."""
         self.process.terminate()
         return self._ended()
 
@@ -72,7 +75,7 @@ StartDaemon = Callable[..., Daemon]
 
 @pytest.fixture(scope="session")
 def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaemon]:
-    """`start_daemon(storage_url, *flags, listen=...)`; all are ended with the session."""
+    """Yield `start_daemon(storage_url, *flags, listen=...)`. All its daemons end with the session."""
     started: list[Daemon] = []
     numbers = itertools.count()
     folder = tmp_path_factory.mktemp("ports")
@@ -90,7 +93,7 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A real Spark session, one for all tests: starting it takes some ten seconds."""
+    """Yield a real Spark session, one for all tests: its start takes about ten seconds."""
     from alpheus.spark import session
 
     spark = session("alpheus tests", cores=2, settings={"spark.driver.memory": "1g"})
@@ -100,7 +103,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Modules with a set REMOTE: its tests are tried over a daemon in every run, the others in slow ones."""
+    """Run a module's tests in REMOTE over a daemon in every run, and its other tests so in slow runs only."""
     remote = getattr(metafunc.module, "REMOTE", None)
     if remote is not None and "catalog" in metafunc.fixturenames:
         ways: list[Any] = ["direct"]
@@ -113,8 +116,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def lake_by(tmp_path_factory: pytest.TempPathFactory, start_daemon: StartDaemon) -> Callable[..., str]:
-    """`lake_by(way, *flags)`: the URL of a new catalog, "direct" in a folder of this machine, "remote" with a daemon
-    (of these flags) before it."""
+    """Return `lake_by(way, *flags)`, which returns the URL of a new catalog.
+
+    "direct" is a folder of this machine. "remote" is a daemon with these flags in front of a folder.
+    """
 
     def made(way: str, *flags: str) -> str:
         url = f"file://{tmp_path_factory.mktemp(way)}/lake"
@@ -127,7 +132,7 @@ def lake_by(tmp_path_factory: pytest.TempPathFactory, start_daemon: StartDaemon)
 def catalog(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, start_daemon: StartDaemon
 ) -> Iterator[Catalog]:
-    """The one catalog of a module with REMOTE."""
+    """Yield the one catalog of a module that has REMOTE."""
     url = f"memory://{request.module.__name__}"
     if request.param == "remote":
         url = start_daemon(f"file://{tmp_path_factory.mktemp('remote')}/lake", "--create").url

@@ -1,6 +1,6 @@
-"""One suite over both ways to a catalog: storage opened by this process, and a daemon of its own process.
+"""One suite over both ways to a catalog: storage that this process opens, and a daemon in its own process.
 
-A catalog serves the whole module; each test works in a namespace of its own.
+One catalog serves the whole module. Each test works in a namespace of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_a_namespace_lives_and_dies(catalog: Catalog) -> None:
     with pytest.raises(NotFound) as caught:
         catalog.load_namespace("life")
     assert caught.value.kind == "no_namespace"
-    # The past still has it.
+    # Past versions still have the namespace.
     assert catalog.at(dropped.version - 1).load_namespace("life").properties == {"owner": "bob"}
 
 
@@ -284,7 +284,7 @@ def test_several_tables_commit_together(catalog: Catalog, space: str) -> None:
         tx.create_table(f"{space}.b", ROWS.schema)
         tx.append(f"{space}.b", ROWS)
         tx.update_namespace(space, set={"loaded": "yes"})
-        # Own writes are seen inside, and by nobody else.
+        # The transaction sees its own writes. Other readers do not.
         assert tx.read(f"{space}.b") == ROWS
         assert tx.load_table(f"{space}.b").row_count == 3
         assert [table.name for table in tx.list_tables(space)] == ["a", "b"]
@@ -679,7 +679,7 @@ def test_info_says_where_it_is(catalog: Catalog) -> None:
 
 
 def test_a_forked_child(catalog: Catalog, space: str) -> None:
-    # In a process of its own: this one holds a daemon's pipes and gRPC threads.
+    # The script has a process of its own, because this one holds a daemon's pipes and gRPC threads.
     script = f"""
 import os, alpheus
 catalog = alpheus.connect({catalog.url!r})
@@ -719,7 +719,7 @@ catalog.close()
 
 
 def test_programs_are_started_while_calls_run(catalog: Catalog, space: str) -> None:
-    # As Spark starts its JVM. One in six of them crashed where gRPC's fork support was on.
+    # Spark starts its JVM like this. One in six programs crashed where gRPC's fork support was on.
     script = f"""
 import subprocess, threading, alpheus
 catalog = alpheus.connect({catalog.url!r})

@@ -10,13 +10,13 @@ from programs import ROOT, programs
 
 
 def said_in_the_readme() -> list[str]:
-    """The lines that the README shows of `make run`."""
+    """Return the lines that the README shows of `make run`."""
     [program] = [found for found in programs((ROOT / "README.md").read_text()) if "make run" in found.text]
     return program.printed.splitlines()
 
 
 def plain(line: str) -> str:
-    """A line without what differs from run to run: versions, durations, places, times, what was told of a call."""
+    """Return a line without what differs between runs: versions, durations, places, times, and notes about calls."""
     line = re.sub(r"version +\d+|\d+ s$|port \d+|\d{4}-\d\d-\d\dT\S+|:\d+$", "#", line)
     return re.sub(r"/tmp/\S+", "/tmp", line.partition("[called")[0].rstrip())
 
@@ -30,7 +30,7 @@ def test_the_demonstration_agrees_with_a_recomputation() -> None:
     assert "the daemon was killed (SIGKILL)" in done.stdout
     assert "WRONG" not in done.stdout
     assert done.stdout.count("  ok ") == 7
-    # What the README shows of it: each line but those of jobs, which do as much as was there when they were called.
+    # The output has each line that the README shows, except lines of jobs: their work depends on when they are called.
     printed = {plain(line) for line in done.stdout.splitlines()}
     shown = [line for line in said_in_the_readme() if line != "..." and " pipeline " not in line]
     assert len(shown) > 20

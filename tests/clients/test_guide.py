@@ -1,4 +1,4 @@
-"""The programs of the guide run, one after the other, and print what it says that they print."""
+"""The programs of the guide run one after the other, and print what the guide shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = SPARK_MARKS
 
 
 class Reader:
-    """Who types what the guide says. `done` is what of it was typed; the rest waits."""
+    """Types the guide's programs, each only once. `_done` holds the lines of those that were typed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -39,12 +39,12 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 def only_slow() -> list[Program]:
-    """What a short run passes over: the streams, which start a dozen Python processes (`make slow LANE=guide`)."""
+    """Return what a short run skips: the streams, which start a dozen Python processes (`make slow LANE=guide`)."""
     return programs(GUIDE, STREAMS)[1:]
 
 
 def of(*, spark: bool) -> list[Program]:
-    """The guide's programs before Spark comes, or from there on."""
+    """Return the guide's programs from the part about Spark on, or those before it."""
     border = GUIDE.count("\n", 0, GUIDE.index(f"\n## {SPARK_FROM}\n"))
     return [program for program in programs(GUIDE) if (program.line > border) == spark]
 
@@ -62,7 +62,7 @@ def test_what_runs_with_spark(
 
 
 def test_each_program_is_run_somewhere() -> None:
-    """In `make test`, but for those of the streams."""
+    """Each program of the guide runs in `make test`, except those of the streams."""
     fences = [line for line in GUIDE.splitlines() if line.startswith("```")]
     run = of(spark=False) + of(spark=True)
     printing = [program for program in run if program.printed]

@@ -1,5 +1,7 @@
-"""What hints, help texts and documents have one type exists: commands parse, options and methods are there, types are
-names that are read."""
+"""Everything that hints, help texts and documents tell users to type exists.
+
+Commands parse, options and methods exist, and types have names that can be read.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def texts_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The texts of a module, with lines; what is filled in later is X."""
+    """Yield the texts of a module, with their lines. X stands for what is filled in later."""
     tree = parsed(path)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -63,17 +65,17 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-# A command stands between quotes or backquotes, on a line of its own, or at the end of a sentence.
+# A command is between quotes or backquotes, on a line of its own, or at the end of a sentence.
 QUOTED = re.compile(r"""(?s)(?P<quote>["'`])alpheus (?P<words>[a-z-](?:(?!(?P=quote)).){0,300})(?P=quote)""")
 LINE = re.compile(r"(?m)^[ \t]*(?:\$ )?(?:echo [^|\n]*\| )?alpheus (?P<words>[a-z-].*)$")
 LAST = re.compile(r"(?:: |run |hint: )alpheus (?P<words>[a-z-][^\n,;:.)]*)")
 
 
-NAMES = ("alpheus demo", "alpheus replica")  # of a session of Spark and of a task, and no commands
+NAMES = ("alpheus demo", "alpheus replica")  # names of a Spark session and of a task, and no commands
 
 
 def commands_in(text: str) -> Iterator[tuple[str, bool]]:
-    """Commands, and whether other words may follow one."""
+    """Yield commands, and whether other words may follow each command."""
     if text in NAMES or "alpheus " not in text:
         return
     joined = re.sub(r"\\+\n\s*", " ", text)
@@ -87,8 +89,8 @@ def commands_in(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def complaint(words: str, is_sentence: bool = False) -> str:
-    """Why a command cannot be typed; empty: it can. Values and arguments are not looked at, only how many there are."""
-    words = re.sub(r"\[[^\]]*\]|…|\.\.\.", " ", words)  # what may be left out
+    """Return why a command cannot be typed, or "" if it can. Values and arguments are only counted."""
+    words = re.sub(r"\[[^\]]*\]|…|\.\.\.", " ", words)  # optional parts
     try:
         parts = [part.rstrip(",;:.") for part in shlex.split(words)] if is_sentence else shlex.split(words)
     except ValueError as error:
@@ -110,7 +112,7 @@ def complaint(words: str, is_sentence: bool = False) -> str:
             if option is None:
                 return f"{command.name} has no option {part}"
             if not getattr(option, "is_flag", False) and "=" not in part:
-                pending[:1] = []  # one may be named without its value
+                pending[:1] = []  # an option may be named without its value
         elif isinstance(command, click.Group):
             wanted = part.split("|")  # "list|show": each of them
             missing = [one for one in wanted if one not in command.commands]
@@ -176,7 +178,7 @@ OPTIONS = {option for each in (*all_commands(cli.cli), DAEMON) for one in each.p
 
 
 def hints_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The texts that are given as a hint."""
+    """Yield the texts that are given as a hint, with their lines."""
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
@@ -208,7 +210,7 @@ def test_options_and_methods_in_hints_are_there() -> None:
 
 
 def test_ways_out_are_those_of_the_command(tmp_path: Path) -> None:
-    """Of the command that failed: another's option is no way out."""
+    """A hint names options of the command that failed. An option of another command is no way out."""
     url = f"file://{tmp_path}/lake"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("a")
@@ -265,7 +267,7 @@ STORED_NAME = re.compile(r"\b(INT2|INT4|INT8|FLOAT4|FLOAT8|VARCHAR|TIMESTAMP6|TI
 
 
 def test_nobody_is_shown_a_stored_name_of_a_type() -> None:
-    """In errors and hints, and in what users read. FORMAT.md defines these names."""
+    """Errors, hints and texts for users show no stored name of a type. FORMAT.md defines these names."""
     shown = []
     for path in CODE:
         if "testing" in path.parts or path.name == "demo":
@@ -284,7 +286,7 @@ def test_nobody_is_shown_a_stored_name_of_a_type() -> None:
         "deploy/OPERATIONS.md",
     ):
         for number, text in enumerate((ROOT / name).read_text().splitlines(), 1):
-            # Spark's own type of a length is one that users declare.
+            # Users declare Spark's type with a length, so that this name is allowed.
             if STORED_NAME.search(text.replace("VARCHAR(n)", "")):
                 shown.append(f"{name}:{number}")
     assert not shown

@@ -1,4 +1,7 @@
-"""What one meets at a notebook: names of everything, the catalog's own properties, over both ways to a catalog."""
+"""A catalog in a notebook: names of all objects, the catalog's own properties, and how values are shown.
+
+The tests run over both ways to a catalog.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from alpheus.models import EPOCH
 ROOT = Path(__file__).parents[2]
 SCHEMA = pa.schema([("id", pa.int64())])
 NAMES = ["nb1.a", "nb1.b", "nb1.b2", "nb3.a", "nb3.c", "nb4.x"]
-"""Of tables and of views; nb2 is empty."""
+"""Names of tables, and of views with `_v` added. The namespace nb2 is empty."""
 
 
 @pytest.fixture(scope="module", params=["direct", "remote"])
@@ -162,7 +165,10 @@ HOSTILE = "<script>alert('x')</script>&amp;\"\u202e\n" + "y" * 300
 
 
 def words_of(markup: str) -> list[str]:
-    """What a browser shows of markup, in which there is nothing but a few elements without attributes that act."""
+    """Return what a browser shows of markup.
+
+    Check that the markup has only a few elements, without attributes that act.
+    """
     root = ElementTree.fromstring(markup)
     for element in root.iter():
         assert element.tag in {"div", "b", "table", "tr", "th", "td"}
@@ -248,7 +254,7 @@ def test_commits_and_the_rest_show_themselves(tmp_path: Path) -> None:
     check_shown(there.transaction(), "0 operations, new", "it has not begun")
     check_shown(tx, "1 operation")
     there.close()
-    check_shown(there, "closed")  # and nothing is asked
+    check_shown(there, "closed")  # the catalog is not asked
 
 
 def test_no_url_shows_a_secret() -> None:

@@ -1,4 +1,4 @@
-"""The names that users meet: what there is, and that both fronts are the same."""
+"""The names that users meet: which exist, and that both fronts have the same."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ PAIRS = [
 
 
 def public(cls: type) -> set[str]:
-    """Public names of a class, those that its instances are given included."""
+    """Return the public names of a class, including attributes that its instances set."""
     source = inspect.getsource(cls)
     given = {
         name
@@ -134,7 +134,7 @@ def test_a_verb_that_is_added_gets_its_synchronous_twin(tmp_path: Path) -> None:
 
 
 def test_what_listings_give_is_taken_where_names_are(tmp_path: Path) -> None:
-    """By its name, at whatever version: also one that was listed before the last change."""
+    """A listed object can be given where a name is expected, at any version, also after it has changed."""
     with alpheus.create(f"file://{tmp_path}/lake") as there, there.replica() as copy:
         there.create_namespace("a")
         (space,) = there.list_namespaces()

@@ -1,8 +1,8 @@
-"""A reader types the README from top to bottom, and everything prints what the README says that it prints.
+"""A reader types the README from top to bottom, and everything prints what the README shows.
 
-The reader has a wheel and no checkout, so that the same test says whether the wheel is whole. Two things are
-stand-ins: `make` (the targets are checked, not run), and the package index (the wheel's dependencies are those of
-this environment).
+The reader has a wheel and no checkout, so that the same test shows whether the wheel is complete. Two things are
+stand-ins. The targets of `make` are checked and not run. The package index is replaced by the dependencies of this
+environment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def code_in(wheel: Path) -> set[str]:
-    """The files of the packages: all of the wheel but what describes it."""
+    """Return the files of the packages in a wheel, without its metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
@@ -95,7 +95,7 @@ def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Pat
 
 
 class Terminal:
-    """A shell in a folder of its own, in which one line is typed after the other."""
+    """A shell in a folder of its own, in which lines are typed one after the other."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -115,12 +115,12 @@ class Terminal:
 
     def close(self) -> None:
         """End the shell and everything that it started."""
-        with contextlib.suppress(ProcessLookupError):  # nothing is left
+        with contextlib.suppress(ProcessLookupError):  # no process is left
             os.killpg(self._shell.pid, signal.SIGKILL)
         self._shell.communicate()
 
     def run(self, program: Program) -> str:
-        """What it prints. A program that is a file is put there, and prints nothing."""
+        """Run a program and return its output. A program that is a file is only written, and prints nothing."""
         if program.file_name:
             (self.folder / program.file_name).write_text(program.text)
             return ""
@@ -130,7 +130,7 @@ class Terminal:
         return self._hear(program.printed.count("\n")) if about_the_daemon else printed
 
     def _line(self, line: str) -> str:
-        """The output of one line; AssertionError unless it succeeds."""
+        """Type one line, check that it succeeds, and return its output."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         print(f"{{\n{line}\n}} </dev/null; echo; echo end of line $?", file=self._shell.stdin, flush=True)
@@ -145,7 +145,10 @@ class Terminal:
         raise AssertionError(f"the shell ended: {line}\n{self._errors.read_text()[-3000:]}")
 
     def _hear(self, lines_count: int) -> str:
-        """The next lines on standard error, once there are as many: the daemon is a process besides."""
+        """Wait for the next lines on standard error, and return them.
+
+        The daemon is a separate process, which may print late.
+        """
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while (said := self._errors.read_text()[self._heard :]).count("\n") < lines_count:
             assert time.monotonic() < deadline, said
@@ -154,12 +157,12 @@ class Terminal:
         return said
 
     def forget_errors(self) -> None:
-        """From now on hear only what is said from now on."""
+        """Skip what standard error has said up to now."""
         self._heard = len(self._errors.read_text())
 
 
 def dependencies(folder: Path) -> Path:
-    """A folder with all that is installed here, and nothing of this project: it cannot be found but by the wheel."""
+    """Make a folder with all that is installed here except this project, which only the wheel then provides."""
     folder.mkdir()
     for name in {"purelib", "platlib"}:
         for entry in Path(sysconfig.get_path(name)).iterdir():
@@ -183,7 +186,10 @@ def port() -> str:
 
 @pytest.fixture
 def terminal(tmp_path: Path, wheel: Path, port: str) -> Iterator[Terminal]:
-    """Whose Python makes environments that find the dependencies without an index, and whose `make` was run before."""
+    """Yield a shell whose Python makes environments that find the dependencies without an index.
+
+    `make` was run before.
+    """
     if importlib.util.find_spec("ensurepip") is None:
         pytest.skip("python3 -m venv makes no pip here: install python3-venv")
     found, tools, home = dependencies(tmp_path / "installed"), tmp_path / "tools", tmp_path / "home"
@@ -202,7 +208,7 @@ def terminal(tmp_path: Path, wheel: Path, port: str) -> Iterator[Terminal]:
     hidden = ("ALPHEUS_", "PYTHON", "PIP_", "VIRTUAL_ENV", "PYTEST_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)} | {
         "ALPHEUS_LISTEN": f"127.0.0.1:{port}",
-        "ALPHEUS_LOG_FORMAT": "text",  # which a terminal has by itself
+        "ALPHEUS_LOG_FORMAT": "text",  # a real terminal gets this by default
         "HOME": str(home),
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "PIP_CONFIG_FILE": os.devnull,
@@ -216,12 +222,12 @@ def terminal(tmp_path: Path, wheel: Path, port: str) -> Iterator[Terminal]:
 
 
 def typed_programs() -> list[Program]:
-    """The blocks that a reader types, in order: all but the picture."""
+    """Return the blocks that a reader types, in order: all but the picture."""
     return [program for program in programs(README) if program.language != "text"]
 
 
 def normal(text: str) -> str:
-    """What is the same in every run: ids and times are replaced."""
+    """Return a text with ids and times replaced, so that it is the same in every run."""
     return TIME.sub("TIME", UUID.sub("UUID", text))
 
 
@@ -239,17 +245,17 @@ def test_typed_from_top_to_bottom_it_prints_what_it_says(
         mine = Program(program.language, here(program.text), here(program.printed), program.line)
         printed = terminal.run(mine)
         if program.text.startswith("make "):
-            continue  # what it prints is said by test_demo
+            continue  # test_demo checks what it prints
         expected = Program(mine.language, mine.text, normal(mine.printed), mine.line)
         difference = differs(expected, normal(printed))
         assert not difference, difference
-    # All of that came from the wheel.
+    # The wheel provided all of that.
     where = terminal.run(Program("sh", 'python -c "import alpheus; print(alpheus.__file__)"\n', "", 0))
     assert Path(where.strip()).is_relative_to(terminal.folder / "lakehouse"), where
 
 
 def test_each_block_is_typed() -> None:
-    """Each is a command, a file that a later command runs, or what the block before it prints."""
+    """Each block of the README is a command, a file that a later command runs, or the output of the block before."""
     typed = typed_programs()
     fences = [line for line in README.splitlines() if line.startswith("```")]
     assert len(fences) == 2 * (1 + len(typed) + sum(bool(program.printed) for program in typed))

@@ -1,24 +1,24 @@
 """Scripts of `alpheus` commands with what they print: tests/scenarios/*.txt, each over storage and over a daemon.
 
-A script is a row of steps, parted by empty lines. A step is a command, maybe with lines for its standard input,
-then `----`, then what came of it: standard output as it is, standard error after `! `, an empty line as `~`, and
-the exit status when it is not 0. Ids, times, sizes and places are written as `<id>`, `<time>`, `<size>`, `<dir>`,
-`<url>`. Both ways to a catalog must give the same text, and a command that fails must leave every file as it was;
-files that it did leave are listed.
+A script is a row of steps, which empty lines separate. A step is a command, maybe with lines for its standard
+input, then `----`, then its results. The results are standard output as it is, standard error after `! `, an empty
+line as `~`, and the exit status if it is not 0. Ids, times, sizes and places are written as `<id>`, `<time>`,
+`<size>`, `<dir>`, `<url>`. Both ways to a catalog must give the same text. A command that fails must leave every
+file as it was; files that it changed are listed.
 
     alpheus WORDS        the command, in this process; `{dir}` is a fresh directory
-    open                 reach the catalog at {dir}/lake from here on: a new daemon, or storage
+    open                 reach the catalog at {dir}/lake from here on, through a new daemon or on storage
     close                stop the daemon; ALPHEUS_CATALOG is not set any more
     read NAME            the rows of a table, as Python reads them
     write FILE           standard input becomes the file
-    flip FILE TEXT       after `close`: one bit of the first TEXT in the file is turned over
-    truncate FILE        it loses its second half
+    flip FILE TEXT       after `close`: one bit of the first TEXT in the file is flipped
+    truncate FILE        the file loses its second half
     remove FILE
     storage VERB ...     a step of the way over storage alone; likewise `daemon VERB ...`
     restore              after `close`: everything under {dir}/lake is as it was before the first damage
 
-FILE is below {dir}; `root N` is the root of a version, `*` stands for any text. ALPHEUS_REWRITE=1 writes what came
-into the scripts, to be read before it is committed.
+FILE is below {dir}; `root N` is the root of a version, `*` stands for any text. ALPHEUS_REWRITE=1 writes the
+results into the scripts. Read them before you commit them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Step:
         self.expected = lines[rule + 1 :]
 
     def text(self, came: list[str]) -> str:
-        """The step as a script has it, with what came of it."""
+        """Return the step as a script has it, with its results."""
         lines = [*self.comments, *self.asked]
         if self.asked:
             lines += [RULE, *came]
@@ -98,7 +98,7 @@ NORMAL: tuple[tuple[str, str], ...] = (
 
 
 class Stage:
-    """One script on its way: where it works, and the catalog that it has open."""
+    """A script that runs: its folder, and the catalog that it has open."""
 
     def __init__(self, directory: Path, way: str, start_daemon: StartDaemon) -> None:
         self.directory = directory
@@ -198,7 +198,7 @@ class Stage:
         if self.url is not None:
             text = text.replace(self.url, "<url>")
         text = text.replace(self.lake.as_uri(), "<url>")
-        text = re.sub(r"^storage +<url>\n", "", text, flags=re.MULTILINE)  # over a daemon only
+        text = re.sub(r"^storage +<url>\n", "", text, flags=re.MULTILINE)  # shown over a daemon only
         text = text.replace(str(self.directory), "<dir>")
         for pattern, shown in NORMAL:
             text = re.sub(pattern, shown, text)
@@ -206,7 +206,7 @@ class Stage:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """Every file by its path, but for hints and what is being written."""
+    """Return every file by its path, except hints and files that are being written."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -254,7 +254,7 @@ def test_a_script_prints_what_it_says(
             told.append(step.expected)
             continue
         came = stage.run(step)
-        # Rewriting, the way over storage goes first, and the other one must agree with it.
+        # In a rewrite, the way over storage runs first, and the other way must agree with it.
         if not (REWRITE and way == step.ways[0]):
             assert came == step.expected, "\n".join(step.asked)
         told.append(came)

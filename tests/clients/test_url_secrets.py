@@ -1,4 +1,4 @@
-"""URLs that are refused may hold secrets: no error, hint, representation, traceback, line or log repeats them."""
+"""URLs that are refused may hold secrets. No error, hint, representation, traceback, line or log repeats them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(error: BaseException) -> str:
-    """All that anybody may print of an error."""
+    """Return all texts of an error that a program may print."""
     texts = [str(error), repr(error), repr(vars(error)), "".join(traceback.format_exception(error))]
     return "\n".join(texts)
 
@@ -76,7 +76,7 @@ async def connected(url: str) -> None:
 
 
 async def reach_storage(wanted: str | None, told: str) -> None:
-    """As a client of a daemon does at its first need of data files."""
+    """Open storage as a client of a daemon does when it first needs data files."""
     journal = await Journal.create(MemoryStorage())
     access = RemoteAccess("grpc://127.0.0.1:1", timeout=0.1, storage=wanted)
     access._info = msgspec.structs.replace(await journal.info(), storage_url=told)
@@ -88,7 +88,7 @@ async def reach_storage(wanted: str | None, told: str) -> None:
 
 
 def configured(url: str) -> None:
-    """As `catalog` of a file that has a list in the place of a text."""
+    """Read a configuration file whose `catalog` is a list instead of a text."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(f"catalog = [{json.dumps(url)}]\n")
         file.flush()
@@ -142,7 +142,7 @@ def in_transaction(catalog: alpheus.Catalog, url: str) -> None:
 
 
 def listed(rows: Iterable[object]) -> list[object]:
-    """All of a listing, which says what is wrong with it when it is asked for its rows."""
+    """Return all rows of a listing, which raises its errors only when its rows are read."""
     return [*rows]
 
 
@@ -192,14 +192,14 @@ VERBS: dict[str, Callable[[alpheus.Catalog, str], object]] = {
 def test_no_error_of_a_verb_repeats_a_secret(catalog: alpheus.Catalog, verb: str) -> None:
     for url in URLS:
         if ":/" not in url and not verb.startswith(("append_files", "import_table")):
-            continue  # a name may have any of its characters
+            continue  # a name may have any of these characters
         with pytest.raises(AlpheusError) as caught:
             VERBS[verb](catalog, url)
         assert CANARY not in told(caught.value), (verb, url)
 
 
 def begin(given: dict[str, str]) -> None:
-    """As Spark does where a frame is made, and where a stream begins."""
+    """Do what Spark does where a frame is made, and where a stream begins."""
     source = AlpheusSource(given)
     with source._options.connect() as catalog:
         check_stream(catalog, "s.t", "rows", source._options.start)
@@ -282,11 +282,11 @@ COMMANDS = {
 }
 OF_SHELL = [f"s3://k:{CANARY}@b.eu/p.x", f"s3://[{CANARY}"]
 NAMED_TYPES = ("--column", "--add-column", "--retype-column", "--partition-type")
-"""Of which a colon divides a name from a type."""
+"""Options in which a colon separates a name from a type."""
 
 
 def _lines(command: click.Command, url: str) -> Iterator[list[str]]:
-    """Of words for a command: each of them that is typed freely is a URL once."""
+    """Yield the words of a command, in which each word that is typed freely is the URL once."""
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     fills = ["s.t" for each in arguments if each.required]
     for index in range(len(arguments)):
@@ -300,7 +300,7 @@ def _lines(command: click.Command, url: str) -> Iterator[list[str]]:
 def test_no_option_of_a_command_is_repeated(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In errors: what a command did is told with the names that it was given."""
+    """No error repeats an option of a command. A command that succeeds may report the names that it was given."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ALPHEUS_DEBUG", "1")
     with alpheus.create(f"file://{tmp_path}/lake") as catalog:
@@ -412,7 +412,7 @@ def test_no_password_of_any_form_is_shown(scheme: str, text: str, host: str) -> 
 
 @pytest.mark.parametrize("part", ["a:", "a", "a://", ":", "a@", "a:b@"])
 def test_a_hostile_text_is_read_once(part: str) -> None:
-    """Going back over it for each of its characters would take hours."""
+    """A hostile text is read once. Going back for each of its characters would take hours."""
     hidden_in(part * (100_000 // len(part)))
 
 

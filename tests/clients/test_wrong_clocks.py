@@ -1,4 +1,4 @@
-"""A catalog on a local disk after a writer from the future: daemons, clients, the commands, and the repair."""
+"""A catalog on a local disk after a writer with a clock in the future: daemons, clients, commands, and the repair."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_work_goes_on_and_a_repair_mends_time_travel(
         assert set(steps) == {timedelta(milliseconds=1)}
         assert catalog.info().head_ahead > AHEAD - timedelta(days=1)
         assert catalog.at(datetime.now(UTC)).version == 1
-        # Leases and keys rest on other clocks.
+        # Leases and keys use other clocks.
         with catalog.transaction(key="once") as tx:
             tx.create_namespace("keyed")
         with catalog.transaction(key="once") as tx:
@@ -75,7 +75,7 @@ def test_work_goes_on_and_a_repair_mends_time_travel(
     assert "in the future; see alpheus repair --times" in run("info", "--catalog", daemon.url).stdout
     assert daemon.stop() == 0
     assert b"head_time_in_future" in b"".join(daemon._log)
-    # A writer on storage goes on as well.
+    # A writer on storage continues as well.
     with alpheus.connect(url) as catalog:
         catalog.create_namespace("direct")
         head = catalog.version()
