@@ -1,4 +1,4 @@
-"""Settings: flags over environment over the file over defaults; whatever is wrong is named."""
+"""Settings: flags come before the environment, the file and the defaults; every wrong setting is named."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_print_config_is_a_file_with_the_same_meaning(
     assert "queue_count_max = 16384  # default\n" in printed
     assert len(printed.splitlines()) == len(msgspec.structs.fields(Config))
     assert tomllib.loads(printed)["catalog"] == "/läke\x7f"
-    # Spelt out, intervals of looking contradict a sole writer.
+    # If they are given, poll intervals contradict a sole writer.
     other = file.with_name("other.toml")
     other.write_text("".join(line + "\n" for line in printed.splitlines() if "poll_interval" not in line))
     expected = read_config({"config": str(file), "group_count_max": "17"}, {})
@@ -301,7 +301,7 @@ def test_a_reload_takes_what_can_change_and_names_the_rest() -> None:
     config, changed, left = reload_settings(running, Settings(wanted, {}))
     assert config == msgspec.structs.replace(running, group_count_max=5, log_level="debug")
     assert (sorted(changed), left) == (["group_count_max", "log_level"], ["listen"])
-    # What can change would contradict what cannot: nothing changes.
+    # The reloadable setting would contradict one that cannot change, so nothing changes.
     smaller = Config(url="/lake", request_bytes_max=65536, queue_bytes_max=65536)
     with pytest.raises(InvalidInput, match="queue"):
         reload_settings(running, Settings(smaller, {}))

@@ -1,4 +1,4 @@
-"""The daemon as a process: it starts, answers, and ends by every signal without losing what it acknowledged."""
+"""The daemon as a process: it starts, answers, and on any signal ends without losing an acknowledged commit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from alpheus_pb.v1 import service_pb2_grpc
 IDENTITIES = RandomIdentities()
 START_SECONDS_MAX = 30.0
 
-# Of the test's own environment, nothing may configure the daemon.
+# No setting of the test's own environment may reach the daemon.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("ALPHEUS_")}
 
 
@@ -52,7 +52,7 @@ class Process:
             )
 
     def address(self) -> str:
-        """Where it answers, once it does."""
+        """Wait until the daemon has started and return its address."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self.port_file.exists():
             assert self.popen.poll() is None, self.log.read_text()
@@ -77,7 +77,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a daemon on `tmp_path/lake`; whatever still runs at the end is killed."""
+    """Start a daemon on `tmp_path/lake`. A daemon that still runs at the end is killed."""
     started: list[Process] = []
 
     def make(*arguments: str, url: str = "") -> Process:
@@ -109,7 +109,7 @@ def transaction(**properties: str) -> Transaction:
 
 
 async def commit(stub: Any, value: Transaction) -> int:
-    """The version. Raises the error that travelled; AioRpcError when there was none (the connection broke)."""
+    """Commit and return the version. Raise the daemon's error, or AioRpcError if the connection broke."""
     try:
         return int((await stub.Commit(wire.encode_transaction_request(value))).version)
     except grpc.aio.AioRpcError as error:
@@ -150,7 +150,7 @@ async def test_from_start_to_sigterm(start: Start, tmp_path: Path) -> None:
 
 
 class Load:
-    """Callers that commit one after the other, until the daemon is gone."""
+    """Callers that commit one transaction after the other until the daemon is gone."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, int] = {}
@@ -176,7 +176,7 @@ class Load:
             await asyncio.sleep(0.01)
 
     def compare(self, entries: list[LogEntry]) -> None:
-        """Every acknowledged one is where it was said to be, no refused one is anywhere, none is twice."""
+        """Check that acknowledged transactions have their versions, refused ones are absent and none is duplicated."""
         logged = [entry.transaction.id for entry in entries]
         assert len(set(logged)) == len(logged)
         versions = {entry.transaction.id: entry.version for entry in entries}
@@ -220,7 +220,7 @@ async def test_sigterm_answers_everybody_and_is_held_up_by_nobody(start: Start) 
         await health.read()
         following = stub.Events(wire.encode_events_request(wire.EventsQuery(follow=True)))
         await following.read()
-        for sent in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):  # connections that come no further
+        for sent in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):  # connections that never get further
             _, writer = await asyncio.open_connection(host, int(port))
             peers.callback(writer.close)
             writer.write(sent)
@@ -234,14 +234,14 @@ async def test_sigterm_answers_everybody_and_is_held_up_by_nobody(start: Start) 
         service_pb2_grpc.CatalogStub(slow).Events(wire.encode_events_request(unread))
         await load.until(400)
         process.popen.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.popen.wait, 9) == 0  # less than the grace
+        assert await asyncio.to_thread(process.popen.wait, 9) == 0  # less than the grace period
         await asyncio.gather(*tasks)
     assert load.refused
     process = start()
     async with stub_of(process.address()) as stub:
         entries = await log_of(stub)
     load.compare(entries)
-    # Who came too late to be answered was not applied.
+    # A transaction that came too late for an answer was not applied.
     assert not set(load.unknown) & {entry.transaction.id for entry in entries}
 
 
@@ -275,7 +275,7 @@ async def test_subscribers_that_read_nothing(start: Start, lane_count: Callable[
             assert resident().rss - before < 20 << 20
             while too_slow() < subscribers:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            # Their places are free again, before anything of theirs was read.
+            # The places are free again before the new streams are read.
             again = [stub.Events(query) for _ in range(subscribers)]
             for call in again:
                 await call.read()
@@ -292,7 +292,7 @@ async def test_subscribers_that_read_nothing(start: Start, lane_count: Callable[
                 rest = [
                     event.version async for event in catalog.events(after=told.resume_token, until=versions)
                 ]
-                # A message that was given up half-way comes whole all the same.
+                # A message that was cut half-way is sent again in whole.
                 assert rest == list(range(rest[0], versions + 1))
                 assert rest[0] <= len(seen) + 1, "no gap"
 
@@ -326,7 +326,7 @@ async def test_a_socket(start: Start, tmp_path: Path) -> None:
 
 
 def failed(process: Process) -> str:
-    """The one line that a person reads."""
+    """Return the one line that the user reads."""
     status = process.popen.wait(START_SECONDS_MAX)
     text = process.log.read_text()
     assert status == 1, text
@@ -373,5 +373,5 @@ def test_a_taken_port(start: Start, tmp_path: Path) -> None:
     assert address in line
     assert "--listen" in line
     for other in (second / "log").read_text().splitlines()[:-1]:
-        json.loads(other)  # gRPC says nothing in a form of its own
+        json.loads(other)  # gRPC writes no lines in another format
     assert first.port_file.exists()

@@ -1,6 +1,6 @@
-"""What is deployed, as far as it can be checked without deploying it: unit, image, compose file, manual.
+"""Checks of the deployment files without deploying them: unit, image, compose file and manual.
 
-`python tests/daemon/test_deploy.py` writes the generated tables of deploy/OPERATIONS.md anew.
+`python tests/daemon/test_deploy.py` rewrites the generated tables of deploy/OPERATIONS.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MANUAL = DEPLOY / "OPERATIONS.md"
 UNIT = DEPLOY / "systemd" / "alpheus.service"
 
 EXPOSURE_MAX = 2.0
-"""Of `systemd-analyze security`: 0 is best, 10 worst; "OK" begins at 5."""
+"""The maximum for `systemd-analyze security`: 0 is best, 10 is worst, "OK" begins at 5."""
 
 
 # --- the tables of the manual ----------------------------------------------------------------------
@@ -65,7 +65,7 @@ def settings_table() -> str:
 
 
 async def metrics_of_a_daemon() -> tuple[list[Metric], dict[str, tuple[str, ...]]]:
-    """What one that was just started shows, and the label names of each metric."""
+    """Return the metrics of a daemon that has just started, and the label names of each metric."""
     metrics = Metrics()
     journal = await Journal.create(TimedStorage(MemoryStorage(), metrics, Tracer()))
     await journal.load_state()
@@ -119,7 +119,7 @@ def _section(title: str) -> str:
 
 
 def _logged_events() -> set[str]:
-    """Event names of all calls of loggers in the daemon's source."""
+    """Return the event names of all logger calls in the daemon's source."""
     found = set()
     for source in (ROOT / "daemon" / "alpheus_daemon").rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
@@ -148,11 +148,11 @@ def test_every_log_event_is_in_the_manual_and_none_besides() -> None:
 
 
 Alarmed = tuple[str, dict[str, frozenset[str]]]
-"""A metric, and which values of its labels an alarm looks at."""
+"""A metric and the label values that an alarm uses."""
 
 
 def alarmed(section: str) -> list[Alarmed]:
-    """All that alarms look at; AssertionError for a condition that is not understood."""
+    """Return everything that alarms use. Raise AssertionError for a condition that is not understood."""
     found: list[Alarmed] = []
     for name, braces in re.findall(r"((?:alpheus|process)_[a-z_]+)(?:\{([^}]*)\})?", section):
         conditions = dict[str, frozenset[str]]()
@@ -167,8 +167,8 @@ def alarmed(section: str) -> list[Alarmed]:
 
 
 async def test_alarms_can_ring() -> None:
-    """Each looks at series that a daemon shows from its start: of one that begins later, growth is not seen. By which
-    values they are told apart is as the alarm says."""
+    """Alarms use series that exist from the daemon's start, because the growth of a later series is not seen. Their
+    label values are those of the series."""
     families, _ = await metrics_of_a_daemon()
     samples = [sample for family in families for sample in family.samples]
     looked_at = alarmed(_section("Alarms"))
@@ -224,7 +224,7 @@ needs_systemd = pytest.mark.skipif(
 
 
 def _unit(folder: Path) -> Path:
-    """The unit with a program that is there: only its own lines shall be judged."""
+    """Write the unit with a program that exists, because only the unit's own lines are checked."""
     unit = folder / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/alpheus/bin/alpheus-daemon", sys.executable))
     return unit
@@ -286,7 +286,7 @@ def compose() -> Any:
 
 
 def _dockerfile() -> list[list[str]]:
-    """Instructions as words, continued lines joined."""
+    """Return the instructions as words, with continued lines joined."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
     return [line.split() for line in re.sub(r"\\\n", " ", text).splitlines() if line.strip()]
 
@@ -381,7 +381,7 @@ def test_the_procfile_starts_the_daemon_with_options_that_there_are() -> None:
 
 
 def test_the_job_uses_what_there_is() -> None:
-    """Names only: no Spark is started for it."""
+    """The job calls only methods that exist. Only names are checked: no Spark is started."""
     tree = ast.parse((DEPLOY / "job.py").read_text())
     import alpheus
 

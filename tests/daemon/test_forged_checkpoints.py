@@ -1,7 +1,7 @@
-"""Checkpoints whose checksums are right and whose content is mixed up or forged.
+"""Checkpoints with correct checksums and mixed-up or forged content.
 
-A daemon that starts from one is right once its comparison with the tree has ended; until then no commit builds on
-what is wrong. A library reads the tree until then.
+A daemon that starts from such a checkpoint is correct after it has compared the checkpoint with the tree. Until then no
+commit builds on wrong content. A library reads the tree until then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from alpheus_journal.wire import messages as wire
 
 TABLES = 120
 Rows = dict[bytes, tuple[str, bytes]]
-"""By packed key: definition path, definition."""
+"""Definition path and definition, by packed key."""
 
 
 def rows_of(flat: Flat) -> Rows:
@@ -42,7 +42,7 @@ def rows_of(flat: Flat) -> Rows:
 
 
 class Forge:
-    """A catalog with a history, two checkpoints' content, and the places in which one may lie."""
+    """A catalog with a history, the content of two checkpoints, and the places where a checkpoint may be stored."""
 
     def __init__(self, lake: Lake, keys: fmt.Keys, path: str, old: Rows, new: Rows, facts: Facts) -> None:
         self.lake, self.path, self.facts = lake, path, facts
@@ -86,7 +86,7 @@ class Forge:
         return pack(self.keys.key(fmt.table_name(space, f"t{number:03}")))
 
     async def put(self, rows: Rows, **facts: Any) -> None:
-        """The checkpoint of the head, as whole as ever, that says this."""
+        """Store these rows as an intact checkpoint of the head."""
         flat = Flat.of((key, StoredObject(path, data)) for key, (path, data) in sorted(rows.items()))
         changed = msgspec.structs.replace(self.facts, objects=len(flat), **facts)
         await self.lake.storage.delete(self.path)
@@ -199,7 +199,7 @@ def maintained(journal: Journal, **bounds: Any) -> Maintenance:
 
 
 async def everything(journal: Journal) -> object:
-    """All that reads answer."""
+    """Return everything that reads answer."""
     state = journal.state
     assert state is not None
     found: dict[str, object] = {
@@ -230,7 +230,7 @@ async def table_of(journal: Journal, space: str, number: int) -> TableDef | None
 
 
 async def build(forge: Forge, journal: Journal, rng: random.Random) -> None:
-    """Commits on whatever was forged: each does what it does to the tree."""
+    """Check that commits on a forged checkpoint change the tree as they should."""
     lake, fresh = forge.lake, await forge.lake.open()
     for space, number in [("a", rng.randrange(60)), ("b", rng.randrange(60)), ("a", 50), ("a", 0)]:
         await fresh.refresh()
@@ -271,12 +271,13 @@ async def test_a_start_from_a_forged_one(way: str, lane_count: Callable[[int, in
         assert (await journal.info()).unverified_since_millis == 0
         found = [item async for item in (await forge.lake.open()).check()]
         kinds = {item.kind for item in found if isinstance(item, Finding)}
-        # One that the start's first look passed over is still where it was; and one that lies about what later versions
-        # changed, so that nothing in memory comes from it.
+        # A checkpoint that the start's first look passed is still stored. So is one that is wrong only about objects
+        # that later versions changed, because memory takes nothing from it.
         counts = journal.replay.counts
         left = {"checkpoint_differs"} if counts.skipped["disagrees"] or not counts.invalidations else set()
         assert not kinds - left, found
-        # So is the next one, if the first look of this one saw it, and left it where it was.
+        # The next daemon starts correctly too, also if the first look of this one saw the checkpoint and left it
+        # stored.
         again = await started(forge)
         await again.replay.verify()
         await again.replay.rebuild()
@@ -284,7 +285,7 @@ async def test_a_start_from_a_forged_one(way: str, lane_count: Callable[[int, in
 
 
 async def unseen(monkeypatch: pytest.MonkeyPatch, way: str) -> Forge:
-    """Forged, and as if chance had passed over it."""
+    """Store a forged checkpoint and switch off the samples that could detect it."""
     for name in ("SAMPLE_KEYS", "SAMPLE_DEFINITIONS", "SAMPLE_LEAVES"):
         monkeypatch.setattr(module, name, 0)
     forge = await Forge.make()
@@ -317,7 +318,7 @@ async def test_until_it_is_compared_info_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_no_more_is_read_at_once_than_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes alone for the keys, then definitions."""
+    """The comparison reads only nodes for the keys, then definitions, within the limits."""
     monkeypatch.setattr(verification_module, "ROWS_AT_ONCE", 10)
     monkeypatch.setattr(verification_module, "DEFINITIONS_AT_ONCE", 8)
     forge = await unseen(monkeypatch, "as_it_is")
@@ -359,7 +360,7 @@ async def test_a_library_reads_the_tree_until_then(monkeypatch: pytest.MonkeyPat
 async def test_what_is_copied_out_before_comes_from_the_tree(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """A replica would keep what it got after the daemon has healed."""
+    """A snapshot comes from the tree until the checkpoint is verified, because a replica would keep wrong content."""
     forge = await unseen(monkeypatch, way)
     journal, fresh = await started(forge), await forge.lake.open()
     copies = [
@@ -384,7 +385,7 @@ async def test_a_checkpoint_asked_for_stores_nothing_that_is_not_compared(
 async def test_a_definition_outside_the_sample_is_right_before_it_is_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What remains, and where it ends."""
+    """Reads return the forged definition until a commit changes the object, and that commit builds on the right one."""
     monkeypatch.setattr(verification_module, "DEFINITIONS_COMPARED", 0)
     forge = await unseen(monkeypatch, "definition_of_another")
     (forged,) = [

@@ -1,4 +1,4 @@
-"""Maintenance: what is written when, what is logged and counted, and that it stands in nobody's way."""
+"""Maintenance: what it writes and when, what it logs and counts, and that it blocks nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from alpheus_journal.testing import Lake, listed, raises
 
 
 class Store(MemoryStorage):
-    """One whose checkpoint folder can be away, or never answers."""
+    """A store whose checkpoint folder can fail or never answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Store(MemoryStorage):
 
 
 class Watch:
-    """Seconds that a test decides."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -56,7 +56,7 @@ class Watch:
 
 
 class Lock:
-    """A catalog, and the maintenance of one daemon on it."""
+    """A catalog and the maintenance of one daemon on it."""
 
     def __init__(self, lake: Lake, journal: Journal, **settings: float) -> None:
         self.lake = lake
@@ -96,8 +96,8 @@ async def lock() -> Lock:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The log, as dicts."""
-    # A logger keeps what it was configured for when it was first used, perhaps by another test.
+    """Return the log as dicts."""
+    # A logger keeps the configuration of its first use, perhaps in another test.
     monkeypatch.setattr(maintenance_module, "log", telemetry.logger())
     with structlog.testing.capture_logs() as entries:
         yield entries
@@ -255,7 +255,7 @@ async def test_what_was_scanned_is_stored_after_the_start(told: Told) -> None:
         await again.load_state()
         await lock.of(again).step()
         assert await lock.stored() == {"checkpoint": 1, "run": 1}
-        # The next one starts from them, and has nothing to write.
+        # The next daemon starts from them and has nothing to write.
         third = await lock.lake.open()
         await third.load_state()
         del told[:]
@@ -275,7 +275,7 @@ async def test_the_end_writes_what_is_worth_it(told: Told) -> None:
         await lock.commit()
         await lock.maintenance.finish(5.0)
         assert await lock.stored() == {"checkpoint": 1, "run": 1}
-        # Few versions that changed a tenth of the objects.
+        # A few versions that changed a tenth of the objects.
         for name in "abcd":
             await lock.lake.commit(lock.journal, lock.lake.namespace(name))
         del told[:]
@@ -340,14 +340,14 @@ async def test_a_sole_writer_that_is_not_alone_is_told_so_by_the_drift_check() -
     lock.journal.sole_writer = True
     other = await lock.lake.open()
     await lock.lake.commit(other, lock.lake.namespace("a"))
-    assert (await lock.journal.latest()).version == 0  # it does not look
+    assert (await lock.journal.latest()).version == 0  # it does not probe
     lock.watch.seconds += 70
     await lock.maintenance.step()
     assert (lock.journal.head.version, lock.journal.follower.foreign_count) == (1, 1)
 
 
 async def test_memory_that_was_left_is_mended_at_the_next_step(told: Told) -> None:
-    """Also without regular checks, and no checkpoint outlives it."""
+    """Invalidated memory is rebuilt without regular checks too, and its checkpoint is not kept."""
     lock = await Lock.make()
     await lock.commit(120)
     await lock.maintenance.step()
@@ -387,7 +387,7 @@ async def test_memory_is_mended_whatever_becomes_of_the_checks(told: Told) -> No
 async def test_a_state_that_was_lost_is_loaded_later_and_told(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Versions expire before a daemon has read them, while the storage fails."""
+    """The storage fails, and versions expire before a daemon has read them."""
     lock = await Lock.make()
     other = await lock.lake.open()
     for name in "abcdef":
@@ -434,7 +434,7 @@ async def test_after_a_reload_the_state_is_stored_again() -> None:
 
 
 async def _without_last(lake: Lake) -> Any:
-    """The state before the newest version."""
+    """Return the state before the newest version."""
     journal = await lake.open()
     follower = journal.follower
     follower.head = follower._head_of(await follower.log.read(follower.head.version - 1))

@@ -1,4 +1,4 @@
-"""Running it: supervisors, reload, traces, floods, exhausted descriptors, a sole writer that is not alone."""
+"""Operation: supervisors, reload, traces, floods, exhausted descriptors, and a sole writer that is not alone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENVIRONMENT = {
 IDLE_PROBES_PER_HOUR = 3600
 IDLE_HEAD_CHECKS_PER_HOUR = 660
 IDLE_WAKINGS_PER_HOUR_MAX = 60_000
-"""What an idle daemon asks of its storage and of the processor, by default; deploy/OPERATIONS.md states all."""
+"""Limits for an idle daemon's requests to storage and use of the processor; deploy/OPERATIONS.md states all of them."""
 
 
 def transaction(name: str = "") -> Transaction:
@@ -114,7 +114,7 @@ class Process:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
-        """The `count`th line with that event."""
+        """Wait for the `count`th line with that event."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while len(found := [line for line in self.lines() if line["event"] == event]) < count:
             assert time.monotonic() < deadline, self.log.read_text()
@@ -156,7 +156,7 @@ class Daemon:
         self._metrics = metrics
 
     def numbers(self) -> str:
-        """As /metrics shows them, the numbers of the process apart (they are read from files)."""
+        """Return the text of /metrics without the numbers of the process, which are read from files."""
         self._metrics.sample()
         return generate_latest(self._metrics.registry).decode()
 
@@ -196,7 +196,7 @@ def notify_socket(folder: Path) -> Iterator[socket.socket]:
 
 
 def received(listener: socket.socket, key: str) -> dict[str, str]:
-    """The next datagram that has the key."""
+    """Return the next datagram that has the key."""
     while True:
         fields = dict(line.split("=", 1) for line in listener.recv(4096).decode().splitlines())
         if key in fields:
@@ -252,7 +252,7 @@ async def test_a_blocked_loop_is_measured_and_sends_no_pings(
                 pass
         time.sleep(blocked_seconds)  # noqa: ASYNC251  (that is what is tested)
         with pytest.raises(BlockingIOError):
-            listener.recv(100)  # a watchdog of 0.1 s would have struck by now
+            listener.recv(100)  # a watchdog of 0.1 s would have expired by now
         seen = len(lags)
         await until(lambda: len(lags) >= seen + 2)
         assert listener.recv(100) == b"WATCHDOG=1"
@@ -294,7 +294,7 @@ async def test_a_reload_changes_what_can_change(start: Start, tmp_path: Path) ->
         line = await asyncio.to_thread(process.wait_for, "reload_refused")
         assert f"{file}, line 2: group_count" in line["error"]
         assert "group_count_max" in line["error"]
-        third = stub.Events(query)  # two are there: the limit of two holds
+        third = stub.Events(query)  # two exist: the limit of two still holds
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await third.read()
         assert "2 subscribers" in str(told(refused.value))
@@ -334,7 +334,7 @@ def test_a_person_at_a_terminal_reads_one_line_of_a_start(tmp_path: Path) -> Non
         address = port_file.read_text().strip()
         daemon.send_signal(signal.SIGTERM)
         rest = b""
-        with suppress(OSError):  # a terminal that everybody left
+        with suppress(OSError):  # a terminal without a process
             while more := screen.read(1000):
                 rest += more
     assert daemon.wait(15) == 0
@@ -384,7 +384,7 @@ def test_text_of_others_does_nothing_to_a_terminal(capsys: pytest.CaptureFixture
 
 
 def test_a_port_file_that_cannot_be_written_is_said(start: Start, tmp_path: Path) -> None:
-    """In the last line, with what to do, before anything is made."""
+    """The last line says so and how to correct it, and the daemon creates nothing."""
     process = start("--port-file", str(tmp_path / "none" / "port"))
     assert process.popen.wait(START_SECONDS_MAX) == 2
     last = process.log.read_text().splitlines()[-1]
@@ -394,8 +394,8 @@ def test_a_port_file_that_cannot_be_written_is_said(start: Start, tmp_path: Path
 
 
 async def test_every_reloadable_setting_reaches_its_part() -> None:
-    """By what the parts say of their bounds: nothing that SIGHUP promises is left out of `running`."""
-    elsewhere = {"log_level", "shutdown_grace_seconds"}  # the logger; read at the end
+    """Every setting that SIGHUP promises is read by `running`; a recorder notes which settings it reads."""
+    elsewhere = {"log_level", "shutdown_grace_seconds"}  # the logger's; read at the end
     async with daemon_of() as daemon:
         heard: set[str] = set()
 
@@ -458,7 +458,7 @@ async def test_a_newer_protocol_is_refused_with_a_word() -> None:
 def test_calls_are_bounded_in_number_and_bytes() -> None:
     calls = Calls(count_max=2, bytes_max=100, one_bytes_max=1000)
     with calls.running(1000):
-        calls.check(1000)  # alone it may be of any size, up to the largest
+        calls.check(1000)  # a single request may have any size up to the largest
         with calls.running(1), pytest.raises(Exhausted, match="bytes") as by_bytes:
             calls.check(1)
         assert by_bytes.value.retry_after
@@ -522,7 +522,7 @@ async def test_oversized_metadata_is_refused_and_the_service_lives() -> None:
 
 
 async def test_descriptors_run_out_and_come_back(start: Start) -> None:
-    """Accepting pauses while none is left; whoever is connected is answered; afterwards all is as before."""
+    """The daemon stops accepting while no descriptor is left, answers open connections, and later recovers fully."""
     process = start(files=128)
     address = process.address()
     host, port = address.split(":")
@@ -537,7 +537,7 @@ async def test_descriptors_run_out_and_come_back(start: Start) -> None:
             stack.callback(writer.close)
             writers.append(writer)
         await until(lambda: len(os.listdir(folder)) >= 127)
-        # A call on a connection that stands is answered; where the storage needs a descriptor, by saying so.
+        # A call on an open connection is answered. If the storage needs a descriptor, the answer says so.
         (answer,) = await asyncio.gather(
             stub.Resolve(pb.ResolveRequest(), timeout=20), return_exceptions=True
         )
@@ -570,10 +570,10 @@ async def test_two_sole_writers_notice_and_go_on(capsys: pytest.CaptureFixture[s
         second.stub() as two,
     ):
         assert await commit(one) == 1
-        # Told that it is alone, the second one believes it until it loses a slot.
+        # The second daemon takes itself for the only writer until it loses a slot.
         assert (await two.Resolve(pb.ResolveRequest())).version == 0
         assert await commit(two) == 2
-        # From now on it looks: what the other writes is seen at once.
+        # From now on it probes and sees the other's version immediately.
         await until(lambda: not second.journal.sole_writer)
         assert await commit(one) == 3
         assert (await two.Resolve(pb.ResolveRequest())).version == 3
@@ -584,7 +584,7 @@ async def test_two_sole_writers_notice_and_go_on(capsys: pytest.CaptureFixture[s
 
 
 async def test_a_lost_reply_is_no_other_writer() -> None:
-    """The own version, found in its slot after a reply was lost, does not raise the alarm."""
+    """The daemon's own version, found in its slot after a lost reply, raises no alarm."""
 
     class Deaf(MemoryStorage):
         deaf = False
@@ -630,11 +630,11 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(capsys: pytest.Capt
 
 
 def test_the_measured_store_passes_on_every_method() -> None:
-    """What drivers may override must reach the driver: a method that is added to `Storage` is added here."""
+    """The wrapper passes on all methods that drivers may override. A method added to `Storage` must be added to it."""
     inherited = {
         name for name in vars(Storage) if not name.startswith("_") and name not in vars(TimedStorage)
     }
-    assert inherited == {"publishes_at_once"}  # which is a value
+    assert inherited == {"publishes_at_once"}  # a value, not a method
 
     class AtOnce(MemoryStorage):
         publishes_at_once = True
@@ -658,7 +658,7 @@ async def test_the_measured_store_counts_and_changes_nothing() -> None:
 
 
 class Counting(MemoryStorage):
-    """Counts what is asked of it."""
+    """Counts the requests that it gets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -678,7 +678,7 @@ class Counting(MemoryStorage):
 
 
 def test_an_idle_hour_costs_what_the_manual_says() -> None:
-    """Looking for other writers is all that an idle daemon does on storage; simulated time."""
+    """In simulated time, an idle daemon asks storage only for versions of other writers."""
     config = Config(url="memory://x")
     storage = Counting()
     loop = SimulatedLoop(seed=1)
@@ -696,7 +696,7 @@ def test_an_idle_hour_costs_what_the_manual_says() -> None:
         pulse = Pulse(Notifier({}), lambda seconds: None)
         hub = Hub(journal, **_hub_bounds(config))
         idle = [asyncio.create_task(part.run()) for part in (poller, maintenance, pulse, hub)]
-        await asyncio.sleep(60)  # it slows down
+        await asyncio.sleep(60)  # the polling slows down
         storage.asked.clear()
         nonlocal steps
         steps = loop.steps
@@ -767,10 +767,10 @@ def test_a_collector_that_is_away_holds_up_nothing(
 
     def never() -> None:
         begun.set()
-        gone.wait()  # what a collector that hangs does; only this test ends it
+        gone.wait()  # as a hanging collector does; only this test ends it
 
     monkeypatch.setattr(tracer._provider, "shutdown", never)
-    tracer.close()  # returns, or the test does not end
+    tracer.close()  # the test does not end unless this returns
     assert begun.is_set()
     gone.set()
     shutdown()

@@ -1,7 +1,7 @@
-"""A daemon whose collector of cycles is off: what a refused request leaves behind stays, and is counted at the end.
+"""A daemon without the collector of cycles, so that garbage of refused requests stays and can be counted.
 
-Prints its address; a line on standard input is answered with its memory in bytes; at the end of the input it prints how
-many objects of each type lay in cycles.
+The script prints the daemon's address. It answers each line on standard input with its memory in bytes. When the input
+ends, it prints how many objects of each type were in reference cycles.
 """
 
 from __future__ import annotations

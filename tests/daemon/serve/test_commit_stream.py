@@ -1,4 +1,4 @@
-"""CommitMany: answers by id, back-pressure, what a broken stream leaves behind; and the client's end of it."""
+"""CommitMany: answers by id, back-pressure, the state after a broken stream, and the client's end of the stream."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def asked(*numbers: int, withdrawn: Sequence[int] = (), millis: int = 0) -> byte
 
 
 class HeldCommitter:
-    """Groups wait for the gate; odd numbers commit, even ones are refused with all that a Conflict can say."""
+    """Holds each group until the gate opens. Commits odd numbers, and refuses even ones with a Conflict that has all
+    fields."""
 
     def __init__(self) -> None:
         self.groups: list[list[int]] = []
@@ -226,7 +227,7 @@ async def test_a_broken_stream_withdraws_what_waits_and_leaves_what_is_sealed() 
         r.task.cancel()
         await asyncio.wait([r.task])
         assert (r.writer.queue_count, r.writer.in_flight_count) == (0, 1)
-        # The sealed one goes on: the client finds it by its id, on a new stream or alone.
+        # The sealed transaction continues: the client finds its outcome by id, on a new stream or with a single call.
         again = asyncio.create_task(r.writer.submit(transaction(1)))
         await turns()
         r.committer.gate.set()
@@ -235,7 +236,7 @@ async def test_a_broken_stream_withdraws_what_waits_and_leaves_what_is_sealed() 
 
 
 async def test_a_peer_that_takes_no_answer_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the error of the transport itself, by which the service knows that the peer is gone."""
+    """The stream ends with the error of the transport, which tells the service that the peer is gone."""
 
     def fail(_: bytes) -> None:
         raise TimeoutError
@@ -305,7 +306,7 @@ async def test_the_end_of_the_daemon_answers_what_was_sent() -> None:
 
 
 async def test_every_line_of_the_log_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of commits as the clients send them."""
+    """Log lines about commits, sent as the clients send them, name the transaction and its answer."""
     telemetry.configure("debug")
     journal = await Journal.create(MemoryStorage())
     await journal.load_state()
@@ -331,7 +332,7 @@ async def test_every_line_of_the_log_says_whose_it_is(capsys: pytest.CaptureFixt
             assert isinstance(answer, AlpheusError)
             assert (line["event"], line["kind"]) == ("request_refused", answer.kind)
     assert sum(isinstance(answer, AlpheusError) for answer in done) == 2
-    # What came in one message has its id: the stream's, and the message's number.
+    # All transactions of one message have one request id: the stream's id and the message's number.
     (stream,) = [
         line["request_id"] for line in lines if line["event"] == "request" and "Many" in line["method"]
     ]
@@ -441,7 +442,7 @@ async def test_a_commit_goes_at_once_and_those_after_it_together() -> None:
     (call,) = client.calls
     call.slow.clear()
     assert [t.transaction_id[-1] for t in call.sent.get_nowait().transactions] == ["1"]
-    second = client.commit(2)  # its message is on its way, slowly
+    second = client.commit(2)  # its message is being sent, slowly
     await turns()
     rest = [client.commit(number) for number in (3, 4, 5)]
     await turns()
@@ -457,7 +458,7 @@ async def test_a_commit_goes_at_once_and_those_after_it_together() -> None:
 
 
 async def test_no_message_holds_more_than_a_daemon_takes() -> None:
-    """A message is on its way while thousands of commits go and nobody waits for their answers any more."""
+    """Thousands of commits are withdrawn while a message is being sent, and no message exceeds the daemon's limit."""
     client = Client()
     tasks = [client.commit(number) for number in range(2_500)]
     await turns()
@@ -550,7 +551,7 @@ async def test_a_large_transaction_goes_alone() -> None:
 
 
 async def test_a_newer_clients_message_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many of its transactions have a field that is not known here: what it costs grows with their number."""
+    """The cost of a message grows only linearly with the number of transactions that have unknown fields."""
     reads, refused = Counter[str](), Counter[str]()
 
     def reading(kind: Any, data: bytes) -> Any:
@@ -576,5 +577,6 @@ async def test_a_newer_clients_message_is_read_once(monkeypatch: pytest.MonkeyPa
     )
     await stream._receive(pb.CommitManyRequest(transactions=items).SerializeToString())
     assert refused == {"not_supported": 50}
-    # The message without its transactions, and each of those, again to name what is not known.
+    # The message is read without its transactions, then each transaction twice: the second time to name the unknown
+    # field.
     assert reads == {"CommitManyRequest": 1, "CommitRequest": 50 * 2}

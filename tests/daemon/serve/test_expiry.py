@@ -1,4 +1,5 @@
-"""What waits no longer than so long, on a loop whose clock only the test moves; and callers who leave others alone."""
+"""Deadlines of queued work, on a loop whose clock only the test moves, and callers that leave without affecting
+others."""
 
 from __future__ import annotations
 
@@ -131,7 +132,7 @@ def transaction(number: int) -> Transaction:
 
 
 class Held:
-    """A journal whose one group is answered when the test says with what."""
+    """A journal that holds its one group until the test sets the answer."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
@@ -153,7 +154,7 @@ async def test_callers_of_one_transaction_expire_and_leave_each_for_himself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
-    writer = writer_on(Held())  # it does not run: all is queued
+    writer = writer_on(Held())  # it has not started: all members are queued
     first = asyncio.create_task(writer.submit(transaction(1)))
     await clock.pass_by(30)
     second = asyncio.create_task(writer.submit(transaction(1)))
@@ -196,7 +197,7 @@ async def test_a_cancelled_reader_takes_nothing_from_those_who_share_its_probe()
 
     async def exists(path: str) -> bool:
         await gate.wait()
-        asyncio.get_running_loop().call_soon(readers[1].cancel)  # when it is told, before it hears
+        asyncio.get_running_loop().call_soon(readers[1].cancel)  # after the error, before it runs
         raise error
 
     lake.storage.exists = exists  # type: ignore[method-assign]
@@ -216,7 +217,7 @@ async def test_a_cancelled_reader_takes_nothing_from_those_who_share_its_probe()
 
 
 async def test_no_method_is_waited_for_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC would look at each such method at every call of any."""
+    """The service registers no method with gRPC, which would search all registered methods at every call."""
     registered: list[object] = []
     register: Callable[..., None] = lambda *what: registered.append(what)  # noqa: E731
     monkeypatch.setattr(grpc.aio.Server, "add_registered_method_handlers", register)

@@ -1,5 +1,5 @@
-"""Staging ahead: the next version is made while the root of the one before is on its way, and nothing is sent or told
-before that is known to be won."""
+"""Staging ahead: the next version is built while the root of the one before is being stored. Nothing of the next
+version is published or answered before the earlier version is known to be stored."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from alpheus_journal.testing.simulation.loop import SimulatedLoop
 
 
 class HeldStorage(FaultyStorage):
-    """Each root waits until the test says what becomes of it."""
+    """Holds each root until the test decides its fate."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -74,7 +74,7 @@ async def turns(count: int = 300) -> None:
 
 
 class Rig:
-    """A catalog with namespace `a`, a writer whose roots are held, another writer beside it."""
+    """A catalog with namespace `a`, a writer whose roots are held, and a second writer of the same catalog."""
 
     lake: Lake
     storage: HeldStorage
@@ -100,7 +100,8 @@ class Rig:
     async def send(
         self, *transactions: Transaction
     ) -> tuple[asyncio.Task[list[Answer]], asyncio.Future[AlpheusError | None]]:
-        """A group whose root is on its way: its call, and what decides."""
+        """Start a group, wait until its root is being stored, and return its call and the future that decides the
+        root's fate."""
         task, is_sent = self.ahead(*transactions)
         await asyncio.wait({asyncio.ensure_future(is_sent.wait()), task}, return_when="FIRST_COMPLETED")
         assert is_sent.is_set(), task.result()
@@ -112,7 +113,7 @@ class Rig:
         return asyncio.ensure_future(call), is_sent
 
     async def sound(self) -> list[str]:
-        """The transaction ids of the log, in order; the catalog is whole."""
+        """Check that the catalog is whole, and return the transaction ids of the log in order."""
         journal = await self.lake.open(self.lake.storage)
         found = [item async for item in journal.check()]
         assert isinstance(found[0], CheckSummary), found
@@ -133,7 +134,7 @@ async def test_the_next_version_is_made_while_the_root_before_it_is_on_its_way(r
     first = rig.of(rig.lake.namespace("new"))
     one, decide = await rig.send(first)
     uploaded = len(await listed(rig.lake.storage, "def/"))
-    # It rests on what the first makes: the namespace is not durable.
+    # The second group needs the namespace that the first one creates, which is not durable yet.
     second = rig.of(rig.lake.table("new", "t"), UpdateNamespace(name="a", set={"k": "v"}))
     two, is_sent = rig.ahead(second)
     await turns()
@@ -150,7 +151,7 @@ async def test_the_next_version_is_made_while_the_root_before_it_is_on_its_way(r
 
 
 async def test_nobody_is_refused_while_another_process_has_newer_versions() -> None:
-    """The reply to a root takes its time, and others go on meanwhile."""
+    """Retries and refusals stay correct while the reply to a root is late and another process commits."""
     rig = await Rig.make()
     replied, create = asyncio.Event(), rig.storage.create
 
@@ -197,7 +198,7 @@ async def test_what_is_staged_on_a_version_that_is_not_won_is_dropped(fate: str)
     assert told(await two) == [None, None], "a refusal may rest on the first, too"
     assert not is_sent.is_set()
     assert rig.storage.roots.empty()
-    # Judged again, in order, they have their versions.
+    # The members are judged again, in order, and get versions.
     again = asyncio.ensure_future(rig.journal.commit_group([first, second, refused], deadline_seconds=60))
     while not again.done():
         getter = asyncio.ensure_future(rig.storage.roots.get())
@@ -206,7 +207,7 @@ async def test_what_is_staged_on_a_version_that_is_not_won_is_dropped(fate: str)
             getter.result().set_result(None)
         getter.cancel()
     version = {"lost": 7, "refused": 6, "unknown": 6}[fate]
-    if fate == "unknown":  # the first was settled: it is in the log, and the others come after it
+    if fate == "unknown":  # the first transaction was settled: it is in the log, and the others follow it
         assert told(again.result()) == [6, 7, "no_namespace"]
     else:
         assert told(again.result()) == [version, version, "no_namespace"]
@@ -310,7 +311,7 @@ async def test_a_sequence_of_a_staged_version_is_not_judged_before_it() -> None:
         (await rig.storage.roots.get()).set_result(None)
     answers = await two
     assert told(answers) == [None, None, first.version + 1], "what rests on the staged version waits for it"
-    # And no longer: a later sequence on its way does not make it wait again.
+    # A later sequence that is being stored does not make the retry wait again.
     one, decide = await rig.send(await append(9))
     two, _ = rig.ahead(*group[:2])
     await turns()
@@ -323,7 +324,7 @@ async def test_a_sequence_of_a_staged_version_is_not_judged_before_it() -> None:
 
 
 async def test_another_writer_between_the_two() -> None:
-    """The first is won, and its successor is not ours: the second is judged again."""
+    """The first group commits, another writer takes the next slot, and the second group is judged again."""
     rig = await Rig.make()
     one, decide = await rig.send(rig.of(rig.lake.namespace("one")))
     second = rig.of(rig.lake.namespace("two"))
@@ -335,7 +336,7 @@ async def test_another_writer_between_the_two() -> None:
     await is_sent.wait()
     root = await rig.storage.roots.get()
     await rig.lake.commit(rig.other, rig.lake.namespace("theirs"))
-    root.set_result(None)  # and finds its slot taken
+    root.set_result(None)  # the second group's root, whose slot is taken now
     assert told(await two) == [None]
     three = asyncio.ensure_future(rig.journal.commit_group([second]))
     (await rig.storage.roots.get()).set_result(None)
@@ -344,7 +345,7 @@ async def test_another_writer_between_the_two() -> None:
 
 
 async def test_a_lone_commit_waits_for_two_requests() -> None:
-    """Its files, all at once, and its root. Nothing is looked up that the writer knows."""
+    """A commit uploads all its files concurrently, then its root. The writer looks up nothing that it already knows."""
     times: list[float] = []
 
     async def main(loop: SimulatedLoop) -> None:
@@ -367,7 +368,7 @@ async def test_a_lone_commit_waits_for_two_requests() -> None:
 async def test_ten_groups_take_a_round_each_when_they_are_staged_ahead(
     ahead_count_min: int, rounds: int
 ) -> None:
-    """Rounds of requests to a store that needs two for a version: files, then root."""
+    """The store needs two rounds of requests for a version: the files, then the root."""
     times: list[float] = []
 
     async def main(loop: SimulatedLoop) -> None:
@@ -401,7 +402,7 @@ async def test_ten_groups_take_a_round_each_when_they_are_staged_ahead(
     assert times == pytest.approx([0.02 * rounds])
 
 
-# --- several writers, judged by their history
+# --- several writers, whose history is checked
 
 
 class Counts(Observer):
@@ -435,7 +436,7 @@ CLIENTS, NODES = 6, 2
 def history_of(
     seed: int, *, rate: float, committer: type[Committer] = Committer, steps: int = 8
 ) -> dict[str, int]:
-    """One run in virtual time. Raises where the history has no order; what happened, counted."""
+    """Run one history in virtual time and return counts of its events. Raise if the history has no serial order."""
     loop = SimulatedLoop(seed)
     counts = Counts()
     loop.run(_run(loop, seed, rate, counts, committer, steps))
@@ -526,7 +527,7 @@ async def _run(
         storage.plan = lambda call: None
         await storage.release()
     for node in nodes:
-        await node.journal.commit_group([], deadline_seconds=60)  # settles
+        await node.journal.commit_group([], deadline_seconds=60)  # settles a transaction
         node.writer.close()
     await _judge(await lake.open(memory), calls, answers, reads)
 
@@ -579,11 +580,11 @@ def test_histories_of_writers_that_stage_ahead(lane_count: Callable[[int, int], 
             totals[what] = totals.get(what, 0) + count
     print(totals)
     for what in ("staged_ahead", "dropped_ahead", "lost_slot"):
-        assert totals.get(what, 0) > 5, totals  # else nothing of it is tested
+        assert totals.get(what, 0) > 5, totals  # else the run tests nothing of it
 
 
 class Impatient(Committer):
-    """Takes the version before for won, as soon as its root is sent."""
+    """A broken committer: takes the version before for committed as soon as its root is sent."""
 
     async def _prepare_ahead(
         self, before: InFlight, transactions: Sequence[Transaction], since: float
@@ -601,7 +602,7 @@ class Impatient(Committer):
 
 
 class Talkative(Committer):
-    """Tells refusals that rest on a staged version though it was lost."""
+    """A broken committer: returns refusals that depend on a staged version although that version was lost."""
 
     _told: Decided
 
@@ -620,7 +621,7 @@ class Talkative(Committer):
 
 
 class Stubborn(Committer):
-    """Puts what it staged into the next slot though the version before was lost."""
+    """A broken committer: publishes its staged version in the next slot although the version before was lost."""
 
     _saved: Staged | None = None
 

@@ -37,7 +37,7 @@ from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
 
 STALE = Latest(staleness_millis=1_000_000_000)
-"""What was true since this test began is good enough."""
+"""Accepts any version since the start of the test."""
 
 
 class Daemon:
@@ -49,7 +49,7 @@ class Daemon:
 
 @asynccontextmanager
 async def daemon_on(lake: Lake, *, timeout: float = 30.0, **settings: Any) -> AsyncIterator[Daemon]:  # noqa: ASYNC109
-    """A daemon with its own journal, which looks for others' versions by itself only once."""
+    """Run a daemon with its own journal that polls for versions of other writers only once."""
     quiet = (
         {}
         if settings.get("sole_writer")
@@ -83,7 +83,7 @@ async def namespaces(daemon: Daemon, at: Any) -> tuple[int, tuple[str, ...]]:
 async def test_the_default_misses_nothing_and_a_bound_is_kept(lake: Lake) -> None:
     journal = await lake.create()
     async with daemon_on(lake) as daemon:
-        await daemon.access.resolve(None)  # a probe; the daemon's own comes in a minute
+        await daemon.access.resolve(None)  # a probe; the daemon's own probe comes after a minute
         await lake.commit(journal, lake.namespace("a"))
         probes = daemon.journal.follower.probes
         started, spared = probes.started, probes.stale
@@ -175,7 +175,7 @@ async def test_tokens_of_another_history(lake: Lake, staleness: int | None, sole
             daemon.access.resolve(unseen),
         ):
             await raises(Corrupt, call, kind="head_missing")
-        # Anybody can write a token, so it stops nobody else.
+        # Any caller can forge a token, so a forged token must not block other callers.
         await lake.commit(daemon.journal, lake.namespace("c"))
         older = (await daemon.access.resolve(1)).token
         for _ in range(2):
@@ -192,7 +192,7 @@ async def test_the_only_writer_looks_for_nothing_but_what_it_is_told(lake: Lake)
             assert (await daemon.access.load(at, [CATALOG])).version == 0
         assert (await daemon.access.info()).version == 0
         assert daemon.journal.follower.probes.started == started
-        # Somebody has seen more: then it is not alone.
+        # A token of a newer version shows the daemon that it is not the only writer.
         assert await namespaces(daemon, Latest(None, token)) == (1, ("a",))
         assert (await daemon.access.resolve(1)).version == 1
 
@@ -286,7 +286,7 @@ def request(names: list[ObjectName], at: Any = None, *, odd: bool = False) -> by
     message = pb.RawLoadRequest(at=wire.encode_at(at))
     for name in names:
         raw = wire.encode_name(name).SerializeToString()
-        # The same name in other bytes: a field comes twice, and the last one counts.
+        # The same name in other bytes: one field comes twice, and the last value counts.
         message.names.append(b"\x12\x01x" + raw if odd and name.namespace else raw)
     return message.SerializeToString()
 
@@ -299,7 +299,7 @@ async def answered(lookups: LoadCache, data: bytes) -> Loaded:
     seed=st.integers(0, 1 << 32), bytes_max=st.sampled_from([0, 600, 3_000, 1 << 20]), replayed=st.booleans()
 )
 async def test_kept_answers_are_those_of_the_head(seed: int, bytes_max: int, replayed: bool) -> None:
-    """Whatever is committed, by whom, and looked up in between: the answer is the journal's own at that version."""
+    """A cached answer is what the journal answers at that version, whatever is committed in between."""
     rng, lake = random.Random(seed), Lake(seed=seed)
     writer = await lake.create()
     journal = await lake.open()
@@ -312,7 +312,7 @@ async def test_kept_answers_are_those_of_the_head(seed: int, bytes_max: int, rep
             try:
                 await lake.commit(writer, random_operation(rng, model, lake.identities))
             except AlpheusError:
-                continue  # it was only likely to be possible
+                continue  # the random operation was not valid here
         names = rng.choices(NAMES, k=rng.randrange(6))
         at = rng.choice([None, LATEST, Latest(10_000_000), rng.randrange(journal.head.version + 1)])
         loaded = await answered(lookups, request(names, at, odd=rng.random() < 0.3))
@@ -393,7 +393,7 @@ async def test_lookups_are_bounded_and_refuse_what_is_none(
         assert all(loaded.objects)
         assert 0 < lookups.size_bytes <= 20_000
     monkeypatch.setattr(wire, "REPLY_BYTES_MAX", 12_000)
-    for many in (names, names[-2:] * 3):  # not kept, and kept
+    for many in (names, names[-2:] * 3):  # without and with the cache
         await raises(InvalidInput, lookups.answer(request(many)), kind="too_large")
     assert len((await answered(lookups, request(names[-2:]))).objects) == 2
     await raises(
@@ -496,7 +496,7 @@ async def test_a_snapshot_is_the_version(lake: Lake, replayed: bool, monkeypatch
 async def test_a_snapshot_stays_at_its_version(
     lake: Lake, replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow reader holds nothing back: commits go on while it reads, and it gets what was."""
+    """A slow reader of a snapshot gets the version it asked for and does not block commits."""
     monkeypatch.setattr(live, "PART_OBJECTS_MAX", 7)
     journal = await filled(lake)
     if replayed:

@@ -1,4 +1,4 @@
-"""Requests of a newer client: what is not known here is refused by name, wherever it stands, and nothing is done."""
+"""Requests of a newer client: an unknown field at any depth is refused by name, and nothing is done."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from alpheus_pb.v1 import service_pb2 as pb
 IDENTITIES = RandomIdentities()
 CATALOG = pb.DESCRIPTOR.services_by_name["Catalog"]
 UNKNOWN = b"\xa2\x38\x04prod"
-"""Field 900, of a string."""
+"""Field 900 with a string value."""
 
 
 def with_unknown(message: Message, part: Message | None = None) -> bytes:
-    """`message` as a newer client sends it: field 900 is in `part` of it, else in itself."""
+    """Return `message` with the unknown field 900 in `part`, or in the message itself."""
     (message if part is None else part).MergeFromString(UNKNOWN)
     return message.SerializeToString()
 
@@ -66,7 +66,7 @@ class Rig:
         self.stub: Any = service_pb2_grpc.CatalogStub(channel)
 
     async def send(self, method: str, data: bytes) -> None:
-        """Raises the error that the daemon told."""
+        """Send the request and raise the error that the daemon returned."""
         path = f"/alpheus.v1.Catalog/{method}"
         try:
             if CATALOG.methods_by_name[method].server_streaming:
@@ -118,7 +118,7 @@ def _isolation() -> bytes:
 
 
 def _many() -> pb.CommitRequest:
-    """So many operations that a thread decodes them."""
+    """Return a request with so many operations that a thread decodes it."""
     request = commit_request()
     for number in range(1, 701):
         request.operations.add().create_namespace.name = f"n{number}"
@@ -177,7 +177,7 @@ async def test_a_field_of_a_newer_client_is_refused_by_name() -> None:
 
 
 def _asked_alone(*, streaming: bool) -> list[str]:
-    """Methods of one request, GetInfo apart: it tells which release there is."""
+    """Return the names of the methods with one request, without GetInfo, which reports the release."""
     return [
         method.name
         for method in CATALOG.methods
@@ -187,7 +187,7 @@ def _asked_alone(*, streaming: bool) -> list[str]:
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_what_a_newer_client_asks_of_streams_is_refused(streaming: bool) -> None:
-    """And of every other method."""
+    """Every method, also one that streams its answer, refuses an unknown field."""
     methods = _asked_alone(streaming=streaming)
     assert len(methods) > 5
     async with served() as rig:
@@ -201,7 +201,7 @@ async def test_what_a_newer_client_asks_of_streams_is_refused(streaming: bool) -
 
 
 async def test_whoever_asks_is_told_the_release() -> None:
-    """Also who asks in words of a newer release: it is how that one finds out what there is."""
+    """GetInfo answers a request with unknown fields too, because a newer client needs the release that it reports."""
     async with served() as rig:
         for request in (with_unknown(pb.GetInfoRequest()), b""):
             reply = await rig.channel.unary_unary("/alpheus.v1.Catalog/GetInfo")(request)
@@ -242,7 +242,7 @@ async def test_a_commit_of_a_newer_client_is_refused_alone() -> None:
         assert isinstance(refused, InvalidInput)
         assert refused.kind == "not_supported"
         assert "900 of CommitRequest.operations[0].create_namespace" in refused.message
-        # What is not known of the message may be about all that it carries.
+        # An unknown field of the message itself may concern every transaction in it, so all are refused.
         strange = pb.CommitManyRequest(transactions=[newer, last])
         strange.MergeFromString(UNKNOWN)
         await call.write(strange)
@@ -254,14 +254,14 @@ async def test_a_commit_of_a_newer_client_is_refused_alone() -> None:
         assert rig.journal.head.version == 2
         nobody = pb.CommitManyRequest(withdrawn=[last.transaction_id])
         nobody.MergeFromString(UNKNOWN)
-        await call.write(nobody)  # there is nobody to be told, and so the stream is
+        await call.write(nobody)  # without a transaction to refuse, the stream ends with the error
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_answers_may_say_more() -> None:
-    """A client passes over what a newer daemon adds."""
+    """A client ignores unknown fields in an answer of a newer daemon."""
     answer = wire.encode_committed(Committed(version=3, transaction_id="t", created_at_millis=7, token="x"))
     answer.MergeFromString(UNKNOWN)
     assert wire.decode_committed(answer, "t").version == 3
@@ -272,7 +272,7 @@ def _many(count: int) -> pb.EventsRequest:
 
 
 def test_a_search_for_what_is_not_known_ends() -> None:
-    """However many messages there are, so many are looked into; the answer says where the search ended."""
+    """The search for an unknown field stops after a fixed number of messages, and the answer says where it stopped."""
     request = _many(2 * SOUGHT_MAX)
     with_unknown(request, request.also[SOUGHT_MAX - 1])
     assert newer_field(request) == f"field 900 of EventsRequest.also[{SOUGHT_MAX - 1}]"
@@ -288,7 +288,7 @@ def test_a_search_for_what_is_not_known_ends() -> None:
 def test_of_very_much_that_is_not_known_nothing_is_named(
     is_inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library would make an object of each field."""
+    """A large unknown part is refused by size alone, because protobuf would build an object for each field in it."""
     monkeypatch.setattr(requests, "UnknownFieldSet", None)
     request = _many(1)
     part = request.also[0] if is_inside else request

@@ -56,7 +56,7 @@ def namespace(name: str, **properties: str) -> CreateNamespace:
 
 
 class Client:
-    """The raw stub; errors come as the exceptions that travelled."""
+    """The raw stub. Its calls raise the exceptions that the daemon sent."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -128,7 +128,7 @@ async def daemon_of(storage: Storage | None = None, **settings: Any) -> AsyncIte
 
 @contextmanager
 def held_publish(daemon: Daemon) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Storing a version waits: (set when one waits, set it to let all go)."""
+    """Hold the storing of versions. Yield two events: one is set when a version waits, the other lets all continue."""
     publish, entered, gate = daemon.storage.publish, asyncio.Event(), asyncio.Event()
 
     async def held(*arguments: Any, **others: Any) -> None:
@@ -174,7 +174,7 @@ async def test_a_transaction_and_all_that_can_be_read_of_it(daemon: Daemon, clie
 
     names = [namespace_name("sales"), namespace_name("none"), CATALOG, namespace_name("sales")]
     request = pb.LoadRequest(names=[wire.encode_name(name) for name in names])
-    for _ in range(2):  # the second time from kept answers
+    for _ in range(2):  # the second time from the cache
         loaded = wire.decode_loaded(await client.call("Load", request))
         assert loaded == await daemon.journal.load(None, names)
         assert loaded.objects[1] is None
@@ -220,7 +220,7 @@ async def test_many_commits_at_once_share_versions(daemon: Daemon, client: Clien
     with held_publish(daemon) as (entered, gate):
         tasks = [asyncio.create_task(client.commit(item)) for item in asked]
         await entered.wait()
-        await client.call("GetInfo", pb.GetInfoRequest())  # sent after them: they wait by now
+        await client.call("GetInfo", pb.GetInfoRequest())  # they are queued when this is answered
         gate.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(answers[-1], NotFound)
@@ -240,7 +240,7 @@ async def test_other_writers_are_seen_at_once(daemon: Daemon, client: Client) ->
     request = pb.LoadRequest(names=[wire.encode_name(namespace_name("theirs"))])
     loaded = wire.decode_loaded(await client.call("Load", request))
     assert loaded.objects[0] is not None
-    # A follower gets them without anybody asking, and our commit goes on after theirs.
+    # A follower gets the other writer's versions without any request, and a commit here builds on them.
     query = wire.EventsQuery(after=1, follow=True)
     call = client.stub.Events(wire.encode_events_request(query))
     first = await call.read()
@@ -275,7 +275,7 @@ async def test_settling_goes_through_the_writer(daemon: Daemon, client: Client) 
 
 
 async def test_settling_and_committing_at_once_agree(daemon: Daemon, client: Client) -> None:
-    """Whichever comes first, and by how much: from one answered before the other is sent to both at once."""
+    """A settling call and a commit agree, whether they are sent one after the other, staggered or concurrently."""
     states = []
     for is_committed_first, turns in itertools.product((True, False), (None, 0, 1, 2, 5, 10)):
         asked = transaction(namespace(f"race{len(states)}"))
@@ -306,7 +306,7 @@ async def test_settling_and_committing_at_once_agree(daemon: Daemon, client: Cli
 
 
 async def test_settling_across_expired_versions_is_honest() -> None:
-    """It is cancelled all the same; whether it had committed before, nobody can say."""
+    """A settled transaction is cancelled, but its outcome stays unknown if its version may have expired."""
     async with daemon_of() as daemon, daemon.client() as client:
         asked = transaction(namespace("a"))
         await client.commit(asked)
@@ -463,13 +463,13 @@ async def test_a_subscriber_that_stops_reading_is_cut_off_with_a_token() -> None
             await client.commit(transaction(namespace(f"n{number}", p="x" * 50_000)))
         call = slow.stub.Events(wire.encode_events_request(wire.EventsQuery(details=True, follow=True)))
         seen = [event.version for event in (await call.read()).events]
-        # Everybody else goes on meanwhile.
+        # All other calls continue meanwhile.
         assert [event.version for event in await client.events()] == list(range(31))
         while daemon.journal.head.version < 31:
             await client.commit(transaction(namespace("late"), begin=30))
         health = health_pb2_grpc.HealthStub(client.channel)
         await health.Check(health_pb2.HealthCheckRequest())
-        await asyncio.sleep(0.5)  # what is tested is a bound in time
+        await asyncio.sleep(0.5)  # the test needs a real delay
         told: Exception | None = None
         try:
             while (message := await call.read()) is not grpc.aio.EOF:
@@ -516,7 +516,7 @@ async def test_shutdown_ends_streams_and_answers_what_is_in_flight() -> None:
             in_flight = asyncio.create_task(client.commit(transaction(namespace("a"))))
             await entered.wait()
             waiting = asyncio.create_task(client.commit(transaction(namespace("b"))))
-            info = await client.call("GetInfo", pb.GetInfoRequest())  # sent after it: it waits by now
+            info = await client.call("GetInfo", pb.GetInfoRequest())  # queued when this is answered
             assert info.version == 0
             leaving = asyncio.create_task(stack.__aexit__(None, None, None))
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -567,7 +567,7 @@ async def test_a_socket_and_a_taken_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("no"), ValueError("a bug")])
 async def test_a_status_for_a_peer_that_is_gone_ends_the_call(error: Exception) -> None:
-    """Not as an error of the daemon, which gRPC would make of it."""
+    """If the peer is gone, sending a status cancels the call, and gRPC does not report an error of the daemon."""
 
     class Gone:
         async def abort(self, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""Fan-out: whole, ordered, gap-free streams whatever the pace of commits, readers and storage."""
+"""Fan-out: streams are complete, ordered and without gaps at any pace of commits, readers and storage."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def events_of(delivery: Delivery) -> list[Event]:
 
 
 async def versions_of(hub: Hub, query: EventsQuery) -> list[int]:
-    """The versions of a stream that ends."""
+    """Return the versions of a stream that ends."""
     seen: list[int] = []
     reached = -2
     async for delivery in hub.stream(query):
@@ -97,7 +97,7 @@ async def test_a_stream_without_follow_ends_at_the_head_of_the_call() -> None:
 async def test_a_stream_without_follow_waits_for_no_version_that_is_not_there(
     until: int | None, last: int
 ) -> None:
-    """Whether it ends above the head or above what this daemon knew of it when it was asked."""
+    """The stream ends at the head, whether `until` is above the real head or above the head that the daemon knew."""
     source = Source(5)
     source.hidden = 2
     async with hub_of(source) as hub:
@@ -113,7 +113,8 @@ async def test_the_only_writer_does_not_probe() -> None:
 
 
 async def test_gap_free_under_racing_commits() -> None:
-    """Ten subscribers from ten places, commits in bursts, slow storage: all see every version once, in order."""
+    """Ten subscribers at ten positions see every version once and in order, despite bursts of commits and slow
+    storage."""
     random_source = random.Random(7)
     source = Source(20)
     source.turns = 2
@@ -189,7 +190,7 @@ class MixedSource(Source):
 
 @pytest.mark.parametrize("details", [False, True])
 async def test_a_filtered_follower_is_sent_the_changes_that_match_and_no_others(details: bool) -> None:
-    """Whoever looks first: what is made for those who take all is theirs alone."""
+    """Filtered followers get only matching changes, whichever filter reads an event first."""
     filters: dict[str, EventFilter] = {
         "even": EventFilter(namespaces=frozenset({"even"})),
         "odd": EventFilter(namespaces=frozenset({"odd"})),
@@ -278,7 +279,7 @@ async def test_a_reader_that_stops_costs_one_message_and_delays_nobody() -> None
                 await asyncio.sleep(0)
             assert await reader == list(range(1, 501))
             assert hub.ring_bytes <= 20_000
-            # What waits for the stalled one is a cursor: the next message starts where it stopped.
+            # Only a cursor waits for the stalled subscriber: the next message starts at the place where it stopped.
             delivery = await anext(stalled)
             assert len(delivery.message) <= 4000 + 100
             assert events_of(delivery)[0].version == 1
@@ -324,7 +325,7 @@ async def test_other_bounds_hold_from_the_next_message_on() -> None:
         async with aclosing(hub.stream(EventsQuery(after=0, details=True))) as other:
             assert len(events_of(await anext(other))) == 2
         async with aclosing(hub.stream(EventsQuery(after=60, follow=True))) as other:
-            for _ in range(2):  # idle: the second is a heartbeat
+            for _ in range(2):  # idle: the second message is a heartbeat
                 assert (await anext(other)).version == 60
 
 
@@ -394,11 +395,11 @@ async def test_closing_ends_streams_idle_or_busy() -> None:
             assert caught.value.kind == "shutting_down"
 
 
-# --- what is shared, and what it costs -------------------------------------------------------------
+# --- sharing and its cost --------------------------------------------------------------------------
 
 
 async def test_subscribers_of_one_filter_get_the_same_bytes() -> None:
-    """Made once: the message too, for all who are in one place."""
+    """Events and messages are encoded once for all subscribers with the same filter and position."""
     source = Source(0)
     odd = EventFilter(namespaces=frozenset({"odd"}))
     async with hub_of(source) as hub:
@@ -409,7 +410,7 @@ async def test_subscribers_of_one_filter_get_the_same_bytes() -> None:
         ]
         streams = [hub.stream(query) for query in queries]
         for stream in streams:
-            await anext(stream)  # each begins at the head
+            await anext(stream)  # each starts at the head
         waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await asyncio.sleep(0)
         source.commit(9)
@@ -443,7 +444,7 @@ async def test_one_who_ends_earlier_is_not_sent_what_others_get() -> None:
 
 
 async def test_stalled_subscribers_cost_no_work_and_no_memory() -> None:
-    """Row 48, in counts: of 1,000 subscribers 100 take nothing. The others get every event, each made once."""
+    """Fault 48: 100 of 1,000 subscribers read nothing, and the others get every event, each encoded once."""
     source = Source(0)
     source.definition = b"x" * 500
     async with hub_of(source, subscribers_max=1000, ring_bytes_max=50_000) as hub:
@@ -473,13 +474,13 @@ async def test_stalled_subscribers_cost_no_work_and_no_memory() -> None:
 
 @pytest.mark.parametrize(("behind", "shared"), [(MESSAGES_KEPT, MESSAGES_KEPT), (MESSAGES_KEPT + 1, 0)])
 async def test_messages_are_shared_by_who_is_so_far_behind(behind: int, shared: int) -> None:
-    """One after the other, in messages of one event: the last messages are kept, and no more."""
+    """The hub shares its last messages with other subscribers. A subscriber that is further behind shares none."""
     source = Source(20)
     async with hub_of(source, batch_count_max=1) as hub:
         query = EventsQuery(after=0, follow=True)
         async with aclosing(hub.stream(query)) as first, aclosing(hub.stream(query)) as second:
             ahead = [await anext(first)]
-            await anext(second)  # from now on there are two
+            await anext(second)  # from now on there are two subscribers
             ahead += [await anext(first) for _ in range(behind)]
             counted = hub.counts.shared_messages
             follows = [await anext(second) for _ in range(behind)]
@@ -492,7 +493,8 @@ async def test_messages_are_shared_by_who_is_so_far_behind(behind: int, shared: 
 
 
 async def test_events_that_were_made_leave_no_locks_behind() -> None:
-    """What those who wait for one event share goes with the last of them, whether it was made or not."""
+    """The lock that waiters of one event share is released with the last waiter, whether the event was encoded or
+    not."""
 
     def locks() -> int:
         return sum(type(thing) is asyncio.Lock for thing in gc.get_objects())
@@ -514,7 +516,7 @@ async def test_events_that_were_made_leave_no_locks_behind() -> None:
 
 
 async def test_waking_many_gives_way() -> None:
-    """Whoever commits or reads meanwhile has his turn, long before the last of a thousand is served."""
+    """Other commits and reads run before the last of a thousand woken subscribers is served."""
     source = Source(0)
     async with hub_of(source, subscribers_max=1000) as hub:
         streams = [hub.stream(EventsQuery(after=0, follow=True)) for _ in range(1000)]
@@ -625,7 +627,7 @@ async def test_what_those_of_one_filter_share_goes_with_the_last_of_them() -> No
 
 
 async def test_an_idle_subscriber_that_leaves_is_waited_for_no_more() -> None:
-    """Not until its heartbeat would have been due, an hour later."""
+    """The hub forgets a cancelled subscriber immediately, although its heartbeat is due only an hour later."""
     async with hub_of(Source(3), heartbeat_seconds=3600.0) as hub:
         stream = hub.stream(EventsQuery(after=3, follow=True))
         await anext(stream)
@@ -647,7 +649,7 @@ async def test_heartbeats_of_many_have_one_timer() -> None:
         assert {(mark.version, mark.events_count) for mark in marks} == {(3, 0)}
         waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await asyncio.sleep(0)
-        for one in waiting[:25]:  # those who leave take nobody's heartbeat with them
+        for one in waiting[:25]:  # a cancelled subscriber does not stop the heartbeats of the others
             one.cancel()
         assert len(await asyncio.gather(*waiting, return_exceptions=True)) == 50
         for stream in streams:
@@ -713,7 +715,7 @@ def test_filters(parts: dict[str, set[Any]], expected: list[ObjectName] | None) 
 
 
 def test_actions_that_are_not_recorded_may_be_any() -> None:
-    """Nothing that matters is passed over because another writer did not say what he did."""
+    """A filter on actions passes matching changes of a version whose writer recorded no actions or unknown ones."""
     inserts = EventFilter(actions=frozenset({"TABLE_INSERT"}), namespaces=frozenset({"sales"}))
     assert inserts.select(changed(ORDERS, VIEW)) == changed(ORDERS)
     newer = (recorded(("UNKNOWN_999", VIEW), known=False),)
@@ -728,12 +730,12 @@ def test_an_action_without_a_change_is_told() -> None:
 
 
 def test_nobodys_pattern_holds_up_the_others() -> None:
-    """A pattern that would take longer than the universe lasts, if it were tried in every way."""
+    """A pattern with exponential backtracking is matched quickly."""
     hostile = EventFilter(name_patterns=frozenset({"*a" * 1000 + "b"}))
     assert not hostile.matches(table_name("a" * 500, "a" * 500))
 
 
-# --- through a journal: the rows of the fault matrix -----------------------------------------------
+# --- through a journal: rows of the fault table ---------------------------------------------------------
 
 
 async def log_of(hub: Hub, query: EventsQuery) -> list[int]:
@@ -744,14 +746,14 @@ async def log_of(hub: Hub, query: EventsQuery) -> list[int]:
 
 
 async def resumed(journal: Journal, hub: Hub | None, after: int | str | None) -> list[int]:
-    """The versions of the events after a position, through a hub or without a daemon."""
+    """Return the versions of the events after a position, read through a hub or directly from storage."""
     if hub is not None:
         return await log_of(hub, EventsQuery(after=after))
     return [event.version async for event in journal.events(after=after) if isinstance(event, Event)]
 
 
 async def expired_lake() -> Lake:
-    """Versions 0 to 9, of which those below 5 have expired."""
+    """Return a catalog with versions 0 to 9, of which versions 0 to 4 have expired."""
     lake = Lake()
     journal = await lake.create()
     for name in "abcdefghi":
@@ -761,7 +763,7 @@ async def expired_lake() -> Lake:
 
 
 async def test_fault_45_resuming_at_the_edge_of_what_has_expired() -> None:
-    """After the oldest kept version the next event comes; one before that it is told apart, by version and by token."""
+    """A stream resumes after the oldest kept version, and an older position is refused by version and by token."""
     lake = await expired_lake()
     for way in ("storage", "daemon"):
         journal = await lake.open()
@@ -791,7 +793,7 @@ async def test_fault_45_resuming_at_the_edge_of_what_has_expired() -> None:
 
 
 async def test_fault_46_a_daemon_that_lags_catches_up_before_it_answers() -> None:
-    """A token of a version that this daemon has not seen is looked for, not refused."""
+    """A daemon that lags looks for the version of a token before it answers, and does not refuse the token."""
     lake = Lake()
     behind = await lake.create()
     ahead = await lake.open()
@@ -809,7 +811,7 @@ async def test_fault_46_a_daemon_that_lags_catches_up_before_it_answers() -> Non
 
 
 async def test_fault_47_a_version_that_is_not_there_yet() -> None:
-    """Never older events, and never another history's."""
+    """A position above the head or of another history is refused, and no older event is sent."""
     lake = Lake()
     journal = await lake.create()
     await lake.commit(journal, lake.namespace("a"))
@@ -828,7 +830,8 @@ async def test_fault_47_a_version_that_is_not_there_yet() -> None:
 
 
 class Relay:
-    """A way to a daemon that can go silent: connections stay, nothing passes any more, as when a host loses power."""
+    """A proxy for a daemon that can go silent. Connections stay open and no bytes pass, as after a power loss of the
+    host."""
 
     def __init__(self, address: str) -> None:
         self._host, _, port = address.rpartition(":")
@@ -866,7 +869,7 @@ class Relay:
 
 
 async def test_fault_44_a_subscriber_whose_host_vanishes_is_freed() -> None:
-    """Its place is another's as soon as it answers no ping, though nothing is sent to it that it could refuse."""
+    """The daemon frees the place of a subscriber that answers no ping, although no event is sent to it."""
     usual = Config(url="memory://x")
     assert usual.keepalive_seconds + usual.keepalive_timeout_seconds <= 40
     journal = await Journal.create(MemoryStorage())

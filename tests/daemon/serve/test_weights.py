@@ -1,5 +1,7 @@
-"""What requests weigh: the largest honest ones pass, those that are small and take much are refused before anything is
-made of them, a refusal leaves nothing behind, and others are answered meanwhile."""
+"""Weights of requests: the largest valid requests pass, and small requests that decode to much are refused early.
+
+A refusal leaves nothing behind, and the daemon answers other calls meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +155,7 @@ def test_what_is_no_message_is_refused(tail: bytes) -> None:
 
 
 def create_table(columns: bytes) -> bytes:
-    """A CommitRequest with the encoded columns of one table."""
+    """Return a CommitRequest with the encoded columns of one table."""
     return field(7, field(6, field(4, columns)))
 
 
@@ -171,7 +173,7 @@ def test_messages_in_messages_have_an_end(depth: int, is_refused: bool) -> None:
 
 
 def test_a_request_splits_into_what_it_was() -> None:
-    """Whatever is in it, and in whatever order it came."""
+    """The parts of a split request are those it was built of, in any order of fields."""
     rng = random.Random(5)
     request = honest_request(7, reads=3)
     pieces = [field(7, item.SerializeToString()) for item in request.operations]
@@ -195,7 +197,7 @@ def test_a_request_splits_into_what_it_was() -> None:
         assert again.SerializeToString(deterministic=True) == whole.SerializeToString(deterministic=True)
 
 
-# --- the largest honest ones -----------------------------------------------------------------------
+# --- the largest valid requests ------------------------------------------------------------------------
 
 
 def honest_request(operations: int, *, reads: int = 0) -> pb.CommitRequest:
@@ -225,7 +227,7 @@ def many_reads() -> pb.CommitRequest:
 
 
 def many_columns() -> pb.CommitRequest:
-    """A definition of a megabyte, of the shortest columns and properties."""
+    """Return a definition of one megabyte with the shortest columns and properties."""
     columns = [
         Column(id=number, name=f"c{number}", type="DECIMAL", properties={"precision": "9", "scale": "2"})
         for number in range(1, 10_001)
@@ -251,7 +253,7 @@ def many_properties() -> pb.CommitRequest:
 
 
 def short_properties(count: int) -> dict[str, str]:
-    """Of a 256 KiB of keys that differ: 87,000 of three bytes at the most."""
+    """Return properties with distinct keys of at most three bytes: 256 KiB have room for 87,000."""
     letters = [chr(number) for number in range(33, 127)]
     return {letters[n % 94] + letters[n // 94 % 94] + letters[n // 94**2]: "" for n in range(count)}
 
@@ -308,14 +310,14 @@ def test_the_largest_honest_questions_pass() -> None:
     )
 
 
-# --- small, and much -------------------------------------------------------------------------------
+# --- small requests that decode to much ----------------------------------------------------------------
 
 SPREAD = 350_000
-"""Columns of nothing in each of several operations: no single one has too many."""
+"""The number of empty columns, spread over operations so that no single operation has too many."""
 
 
 def amplified(size: int) -> dict[str, tuple[str, bytes]]:
-    """Requests of some `size` bytes, that take far more decoded: method and bytes, by what is in them."""
+    """Return requests of about `size` bytes that decode to far more: method and bytes, by a description."""
     empties = size // 2
     detail = field(8, field(3, b"\xba\x06\x00" * (size // 3)) + b"\x10\x01")
     return {
@@ -369,7 +371,7 @@ def test_requests_that_weigh_much_wait_for_each_other() -> None:
 
 
 async def test_nothing_large_is_worked_on_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long one request holds the loop is bounded by bytes that are weighed, and by what is decoded, in a turn."""
+    """A request holds the event loop only for a bounded number of weighed bytes and decoded items."""
     worked: list[tuple[str, int, int]] = []
 
     def weighing(kind: Any, data: bytes, *limit: int) -> int:
@@ -398,7 +400,7 @@ async def test_nothing_large_is_worked_on_in_the_event_loop(monkeypatch: pytest.
 
 
 class Watched(bytes):
-    """Bytes that know how far they were read."""
+    """Bytes that count how often they are read."""
 
     reads = 0
 
@@ -444,7 +446,7 @@ UNKNOWN = {"of no length": b"\x7a\x00", "with a text": b"\xa2\x38\x04prod", "num
 @pytest.mark.parametrize("what", UNKNOWN)
 @pytest.mark.parametrize("kind", [pb.CommitRequest, pb.CommitManyRequest, pb.EventsRequest])
 def test_a_request_has_so_many_fields_of_its_own(kind: type[Message], what: str) -> None:
-    """Whether they are known or not: whoever weighs, splits or looks for the id reads no further."""
+    """A message has at most FIELDS_MAX known and unknown fields of its own, and no function reads further."""
     weigh(kind, UNKNOWN[what] * FIELDS_MAX)
     split(kind, UNKNOWN[what] * FIELDS_MAX)
     data = Watched(UNKNOWN[what] * 100_000)
@@ -520,14 +522,14 @@ async def test_the_smallest_goes_first_and_the_oldest_at_times() -> None:
 
 
 async def test_a_turn_that_nobody_waits_for_goes_on() -> None:
-    """Cancelled while it waits, and when the turn was its own already."""
+    """A turn that is given to a cancelled caller passes to the next one."""
     lane = Lane()
     await lane.enter(0)
     waiting = [asyncio.create_task(lane.enter(size)) for size in (1, 2, 3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await asyncio.wait([waiting[0]])
-    lane.leave()  # to the second, which goes away before it hears of that
+    lane.leave()  # to the second caller, which is cancelled before it runs
     waiting[1].cancel()
     async with asyncio.timeout(30):
         await waiting[2]
@@ -535,7 +537,8 @@ async def test_a_turn_that_nobody_waits_for_goes_on() -> None:
 
 
 async def test_a_caller_that_goes_leaves_its_turn_to_the_thread_that_works() -> None:
-    """Else calls that are sent and cancelled would have threads of their own, one beside the other."""
+    """A cancelled call keeps its turn until its thread ends, so that cancelled calls do not start threads in
+    parallel."""
     gate, began = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -560,7 +563,7 @@ async def test_a_caller_that_goes_leaves_its_turn_to_the_thread_that_works() -> 
 
 
 class Streams:
-    """Streams of commits that share bounds, and hear `data` once each."""
+    """Streams of commits that share bounds. Each stream receives `data` once."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -597,7 +600,7 @@ class Streams:
 
 
 async def test_messages_of_streams_count_from_their_arrival() -> None:
-    """While none of them is weighed yet: those that are beyond the bound are refused, each transaction by its id."""
+    """Messages count against the bound before they are weighed, and the excess is refused by transaction id."""
     ids = [IDENTITIES.uuid7() for _ in range(3)]
     data = pb.CommitManyRequest(
         transactions=[pb.CommitRequest(transaction_id=item, message="x" * 100_000) for item in ids]
@@ -621,7 +624,7 @@ async def test_messages_of_streams_count_from_their_arrival() -> None:
     finally:
         gate.set()
         await busy
-    streams.calls.one_bytes_max = 0  # no transaction comes to the writer, which there is none of
+    streams.calls.one_bytes_max = 0  # no transaction reaches the writer, which does not exist here
     async with asyncio.timeout(30):
         while len(streams.refused) < 10 * len(ids):
             streams.told.clear()
@@ -706,7 +709,7 @@ class Daemon:
         return answer
 
     async def wait_seconds(self) -> float:
-        """What a caller with a small question waits."""
+        """Return how long a caller with a small request waits."""
         started = time.monotonic()
         await self._channel.unary_unary("/alpheus.v1.Catalog/GetInfo")(b"")
         return time.monotonic() - started
@@ -729,7 +732,7 @@ async def daemon() -> AsyncIterator[Daemon]:
 
 
 def refused_late() -> list[tuple[str, bytes]]:
-    """What weighs little enough and is refused by what it says: where it is read, executed, or looked up."""
+    """Return requests that weigh little enough and are refused when they are read, executed or looked up."""
     unknown, empty = honest_request(600), honest_request(600)
     unknown.operations[-1].MergeFromString(b"\xa2\x38\x04prod")
     empty.operations.add()
@@ -751,7 +754,7 @@ def refused_late() -> list[tuple[str, bytes]]:
 async def test_refusals_leave_nothing_behind_and_others_are_answered(
     lane_count: Callable[[int, int], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the collector of cycles off. Memory grows by less than what is on the wire at a time, some times over."""
+    """With the collector of cycles off, memory grows by less than a small multiple of the bytes in flight."""
     callers, size = lane_count(2, 32), lane_count(1 << 20, REQUEST_BYTES_MAX - 100)
     async with daemon() as refusing:
         await asyncio.gather(*[refusing.send(*item) for item in amplified(200_000).values()])
@@ -775,12 +778,12 @@ async def test_refusals_leave_nothing_behind_and_others_are_answered(
         left = await refusing.left_in_cycles()
     with capsys.disabled():
         print(f" [longest wait of others: {max(waits) * 1000:.0f} ms; memory: {grown >> 20} MiB]", end="")
-    # gRPC leaves a few objects of its own for every call, whatever became of that.
+    # gRPC itself leaves a few objects for every call, whatever the call's outcome.
     ours = ("frame", "traceback", "_Request", "Transaction", "CommitRequest", "Operation", "_ServicerContext")
     held = [name for name in left if name in ours or name.endswith("Error") or name in CLASSES]
     assert not held, left
     assert grown < (64 << 20) + 2 * callers * size
-    if callers == 32:  # the promise is 250 ms, on a machine that does nothing else
+    if callers == 32:  # the promise is 250 ms on an idle machine
         assert max(waits) < 2.5
 
 

@@ -50,7 +50,7 @@ async def test_deadlines_end_others_while_one_takes_its_time_to_end() -> None:
 
     slow = asyncio.create_task(deadlines.within(clean_up()))
     await asyncio.sleep(0.005)
-    # Theirs is later: the first one is over by then, and not gone.
+    # Their deadline is later: when it ends, the first one has expired and its work still runs.
     others = [asyncio.create_task(deadlines.within(asyncio.sleep(3600))) for _ in range(3)]
     results = await asyncio.gather(*others, return_exceptions=True)
     assert all(isinstance(result, TimeoutError) for result in results)
@@ -72,7 +72,7 @@ async def test_deadlines_leave_other_cancellations_alone() -> None:
     one.cancel()
     with pytest.raises(asyncio.CancelledError):
         await one
-    deadlines.configure(0)  # the end is near
+    deadlines.configure(0)  # deadlines end almost immediately now
     with pytest.raises(TimeoutError):
         await two
     with pytest.raises(TimeoutError):
@@ -83,7 +83,7 @@ async def test_deadlines_leave_other_cancellations_alone() -> None:
 def test_a_shorter_time_holds_for_those_who_wait_and_a_longer_one_for_those_who_come(
     seconds: float, ends: float
 ) -> None:
-    """One waits since moment 0, for ten seconds; at moment 1 the time becomes another."""
+    """A write starts at moment 0 with ten seconds, and the time limit changes at moment 1."""
     loop = SimulatedLoop(0)
     found: list[float] = []
 
@@ -124,7 +124,7 @@ async def test_the_poller_hurries_while_versions_come() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("storage is away"), RuntimeError("a bug")])
 async def test_the_poller_outlives_failures(error: Exception) -> None:
-    telemetry.configure("error")  # by default structlog looks for the source of a traceback
+    telemetry.configure("error")  # by default structlog reads the source files of a traceback
     source = Source(0)
     poller = Poller(source, interval_min_seconds=0.05, interval_max_seconds=1.0)
     source.broken = error
@@ -136,7 +136,7 @@ async def test_the_poller_outlives_failures(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [None, Unavailable("away")], ids=["idle", "failing"])
 def test_pollers_that_start_together_do_not_probe_together(error: Exception | None) -> None:
-    """Each waits for its interval, a fifth more or less by its own chance; the interval grows to its maximum."""
+    """Each poller waits for its interval plus or minus a random fifth, and the interval grows to its maximum."""
 
     def moments(seed: int) -> list[float]:
         loop = SimulatedLoop(0)

@@ -1,4 +1,4 @@
-"""Group commit: what is grouped, who fails alone, what a cancellation or a shutdown leaves behind."""
+"""Group commit: what is grouped, which members fail alone, and the state after a cancellation or a shutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Judge = Callable[[Transaction], Answer]
 def transaction(
     number: int, *, name: str = "ns", principal: str = "", claimed: str = "", key: str = ""
 ) -> Transaction:
-    """`principal`: one that was authenticated; `claimed`: one that was not."""
+    """Return a transaction. `principal` is authenticated; `claimed` is not."""
     return Transaction(
         id=f"01920000-0000-7000-8000-{number:012d}",
         begin_version=0,
@@ -46,9 +46,7 @@ def number_of(item: Transaction) -> int:
 
 
 class Committer:
-    """A journal that stores nothing: each group is held until the test lets it go, then judged member by
-    member.
-    """
+    """A journal that stores nothing. It holds each group until the test releases it, then judges each member."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -115,7 +113,7 @@ class Rig:
         return asyncio.create_task(self.writer.submit(transaction(number), size_bytes=100, source=source))
 
     async def block(self) -> asyncio.Task[Committed]:
-        """A first group of one member, in flight; everything sent from now on waits."""
+        """Send a group of one member that stays in flight, so that everything sent later waits."""
         task = self.send(0)
         await self.committer.entered.acquire()
         return task
@@ -219,7 +217,7 @@ async def test_unjudged_members_go_first_into_the_next_group_in_their_order() ->
 
 
 async def test_a_member_that_loses_again_and_again_stays_first() -> None:
-    """Nobody starves: what could not be judged goes before all that came later, however often that happens."""
+    """A member that could not be judged is placed before all later members, however often that happens."""
     async with rig(group_count_max=2) as r:
         losses = {2: 3, 4: 1}
 
@@ -263,7 +261,7 @@ async def test_unjudged_members_whose_time_is_over_are_not_applied() -> None:
 async def test_what_comes_back_ends_at_its_own_time(
     asked: float | None, waited: float, is_late: bool
 ) -> None:
-    """Of what its caller asked for and of what the daemon allows it is the shorter."""
+    """A member expires after the shorter of its caller's timeout and the daemon's timeout."""
     async with rig(timeout_seconds=60.0) as r:
         judged: list[int] = []
 
@@ -305,7 +303,7 @@ async def test_other_bounds_hold_at_once() -> None:
 
 
 async def test_a_group_that_nobody_was_answered_of_lets_others_run_before_it_comes_again() -> None:
-    """A journal that answers at once that it judged nobody, a hundred times, holds up nobody."""
+    """A journal that returns a hundred times without judging any member does not block others."""
     async with rig() as r:
         left, turns_between = 100, [0]
 
@@ -368,7 +366,7 @@ async def test_an_unjudged_member_without_a_caller_is_dropped() -> None:
 
 
 async def test_nobody_is_waited_for_who_was_answered_refused_or_left() -> None:
-    """What watches over the time of a caller forgets him at once, not when his time is over."""
+    """The writer drops the deadline of an answered, refused or cancelled caller immediately."""
     async with rig(timeout_seconds=3600.0) as r:
         r.committer.judge = lambda t: (
             Conflict("mine", transaction_id="x") if number_of(t) == 2 else r.committer.committed(t)
@@ -427,7 +425,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
         await r.settle(*tasks)
         assert r.committer.groups == [[0], [1, 2]]
     async with rig(queue_bytes_max=200) as r:
-        tasks = [await r.block(), r.send(1), r.send(2)]  # as many bytes as there may be
+        tasks = [await r.block(), r.send(1), r.send(2)]  # the maximum of bytes
         await turns()
         assert r.writer.queue_bytes == 200
         with pytest.raises(Exhausted):
@@ -441,7 +439,7 @@ async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:
 async def test_a_full_queue_is_to_be_tried_again_when_its_groups_are_stored(
     group_seconds: float, retry_after: float
 ) -> None:
-    """Two groups wait and one is on its way, each as long as the last one took; within bounds."""
+    """The retry delay covers two queued groups and one in flight, each as long as the last group, within bounds."""
     async with rig(group_count_max=2, queue_count_max=4) as r:
         r.now = 1000.0
         first = await r.block()
@@ -543,7 +541,7 @@ async def test_an_unsettled_transaction_that_is_sent_again_is_never_called_not_a
         assert caught.value.transaction_id == transaction(0).id
         with pytest.raises(Exhausted):
             await r.send(4)
-        # a group that says nothing of it leaves it so; its own time in the queue is over
+        # a group without a result for it leaves it in doubt; its time in the queue ends
         others[2].cancel()
         await turns()
         again = r.send(0)
@@ -558,7 +556,7 @@ async def test_an_unsettled_transaction_that_is_sent_again_is_never_called_not_a
         next(m for m in r.writer._queue if number_of(m.transaction) == 0).tickets[0].expire()
         with pytest.raises(OutcomeUnknown, match="earlier send"):
             await again
-        # that others are answered says nothing of it: its root may be what they were committed on
+        # answers to others say nothing about it: their versions may be built on its root
         unsettled = False
         r.committer.gate.release()
         assert isinstance(await others[0], Committed)
@@ -585,7 +583,7 @@ async def test_the_answer_to_an_unsettled_transaction_ends_the_doubt() -> None:
         with pytest.raises(OutcomeUnknown, match="lost"):
             await r.send(0)
         r.committer.gate.release()
-        with pytest.raises(OutcomeUnknown, match="earlier send"):  # what failed was the second send alone
+        with pytest.raises(OutcomeUnknown, match="earlier send"):  # only the second send failed
             await r.send(0)
         r.committer.gate.release()
         with pytest.raises(Conflict):
@@ -615,7 +613,7 @@ async def test_a_send_that_meets_a_full_or_absent_storage_says_nothing_of_the_on
         with pytest.raises(OutcomeUnknown, match="earlier send") as caught:
             await r.send(0)
         assert caught.value.transaction_id == transaction(0).id
-        with pytest.raises(type(refusal)):  # of an id that nobody doubts
+        with pytest.raises(type(refusal)):  # of an id that is not in doubt
             await r.send(1)
         assert isinstance(await r.send(0), Committed)
 
@@ -633,7 +631,7 @@ async def test_what_a_stopped_writer_lost_is_never_called_not_applied() -> None:
 
 
 async def test_only_the_latest_doubts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded: of a doubt that is older than so many others nothing is known any more."""
+    """Only a fixed number of doubts is remembered, and older doubts are forgotten."""
     monkeypatch.setattr(writer_module, "DOUBTFUL_MAX", 2)
     async with rig() as r:
         r.committer.judge = lambda item: OutcomeUnknown("lost", transaction_id=item.id)
@@ -695,7 +693,7 @@ async def test_what_members_wait_and_what_becomes_of_them_is_counted() -> None:
 
 
 async def test_a_flood_does_not_push_others_beyond_their_turn() -> None:
-    """One source sends forty, another then two: the second's go with the first of the flood, not behind it."""
+    """The second source's two transactions are in the first groups of another source's forty, not behind them."""
     async with rig(group_count_max=4) as r:
         first = await r.block()
         flood = [r.send_from("flood", number) for number in range(1, 41)]
@@ -742,8 +740,8 @@ async def test_members_that_come_back_are_first_in_their_line_only() -> None:
 
 @pytest.mark.parametrize("others_wait", [False, True])
 async def test_what_comes_back_keeps_its_order_and_its_bytes(others_wait: bool) -> None:
-    """Sources of a group that comes back are served first, in the order of that group, their own lines by arrival; and
-    what they weigh counts against the bound of the queue again."""
+    """Sources of a returned group are served first, in that group's order, each source by arrival. Their bytes count
+    against the queue's bound again."""
     async with rig(group_count_max=3, queue_bytes_max=700) as r:
         losses = {1, 11, 21}
 
@@ -809,7 +807,7 @@ async def test_what_came_back_weighs_in_the_queue() -> None:
 
 
 class Pipeline(Committer):
-    """Tells of each group that it is on its way, and holds it then; a second one waits for the first."""
+    """Reports that a group is being stored, then holds it. A second group waits for the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -911,7 +909,7 @@ async def test_what_has_waited_long_enough_goes_ahead_alone() -> None:
         await turns()
         assert r.committer.groups == [[0]]
         r.now = 1.0
-        r.writer.configure()  # looks at the clock again
+        r.writer.configure()  # reads the clock again
         await r.committer.entered.acquire()
         assert r.committer.groups == [[0], [1]]
         r.committer.verdicts.put_nowait(True)

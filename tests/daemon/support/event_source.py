@@ -1,4 +1,4 @@
-"""A history in memory, for tests of the hub and the poller: versions that come when a test says so."""
+"""A history in memory for tests of the hub and the poller. Tests decide when versions are added."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def token(version: int) -> str:
 class Source:
     """A log in memory. Version n changes one table, of namespace `even` or `odd`.
 
-    `turns`: how often reading an event lets others run, as storage does.
+    `turns`: how often the reading of an event yields to other tasks, as storage does.
     """
 
     def __init__(self, version: int = 0) -> None:

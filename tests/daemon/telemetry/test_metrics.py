@@ -1,4 +1,4 @@
-"""Numbers: what is fed comes out, under names that the manual explains; the HTTP server that shows them."""
+"""Metrics: each source of numbers reaches the text, under names that the manual explains; and the HTTP server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OF_THE_LIBRARY = re.compile("^(process|python)_")
 
 
 async def values_of(metrics: Metrics) -> dict[str, float]:
-    """By name and labels, as in the text."""
+    """Return the values by name and labels, as in the text."""
     text = (await metrics.text()).decode()
     return {
         name + "".join(f"[{key}={value}]" for key, value in sorted(labels.items())): number
@@ -93,7 +93,7 @@ def _namespace(name: str) -> Transaction:
 
 
 class Held(MemoryStorage):
-    """While it is not open, versions that are to be stored wait."""
+    """Holds the storing of versions while it is not open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,12 +107,12 @@ class Held(MemoryStorage):
 
 @pytest.mark.parametrize("call", COMMIT_CALLS)
 async def test_refused_commits_are_counted(call: str) -> None:
-    """By kind, and whether they came in the stream, as the clients send them, or alone."""
+    """Refused commits are counted by kind, whether they came in the stream or in single calls."""
     metrics, storage = Metrics(), Held()
     bounds = {"queue_count_max": 1, "group_ahead_count_min": 0}
     async with daemon_of(metrics, storage, **bounds) as (address, journal):
         access = RemoteAccess(f"grpc://{address}", timeout=30)
-        access._commits._is_supported = call == "stream"  # else as with a daemon that has no streams
+        access._commits._is_supported = call == "stream"  # else as with a daemon without streams
         before = await values_of(metrics)
         storage.opened.clear()
         asked = [asyncio.create_task(access.commit(_namespace(f"n{number}"))) for number in range(5)]
@@ -155,7 +155,7 @@ async def test_every_name_is_in_the_manual_and_none_besides() -> None:
 
 
 async def test_labels_are_bounded() -> None:
-    """Whatever callers ask for, they make no new series: methods and outcomes are ours."""
+    """No request creates a new series: the labels are methods and outcomes that the daemon defines."""
     import grpc
 
     metrics = Metrics()
@@ -183,7 +183,7 @@ async def test_a_reading_that_fails_hides_no_other() -> None:
 
 
 async def ask(address: str, head: bytes) -> tuple[str, bytes]:
-    """(status line, body)"""
+    """Return the status line and the body."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(head)
@@ -242,7 +242,7 @@ async def test_connections_that_ask_nothing_are_bounded(monkeypatch: pytest.Monk
 
 
 async def test_slow_clients_keep_nobody_from_the_health_page() -> None:
-    """Twice as many as there may be, each of which begins a request and never ends it: the slowest ones go."""
+    """Twice the maximum of clients begin a request and never end it: the server closes the slowest connections."""
     async with expose("127.0.0.1:0", Metrics(), Health(True, "serving")) as address:
         host, port = address.split(":")
         slow = [await asyncio.open_connection(host, int(port)) for _ in range(2 * CONNECTIONS_MAX)]
@@ -258,7 +258,7 @@ async def test_slow_clients_keep_nobody_from_the_health_page() -> None:
 
 
 async def test_a_request_when_the_daemon_ends_is_no_error() -> None:
-    """What is left is cancelled, as `asyncio.run` does."""
+    """The end of the server cancels open requests quietly, as `asyncio.run` does."""
     wrong: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
     others = asyncio.all_tasks()
