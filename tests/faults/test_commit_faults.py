@@ -1,5 +1,8 @@
-"""Commits on a store that loses replies, delays, doubles and refuses: exactly once by transaction id, a definite
-answer or OutcomeUnknown after the deadline, and no second root while one is unsettled."""
+"""Commits on a store that loses replies, delays, repeats and refuses requests.
+
+Each transaction is committed at most once. Its answer is definite, or OutcomeUnknown after the deadline. The writer
+sends no second root while one is unsettled.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from alpheus_journal.testing.faults import FITTING
 
 
 class Rig:
-    """A catalog of one namespace, a writer on a store that fails, another writer on the store itself."""
+    """A catalog of one namespace, a writer on a faulty store, and another writer on the store itself."""
 
     clock: FakeClock
     identities: SeededIdentities
@@ -50,7 +53,7 @@ class Rig:
         self.storage = FaultyStorage(self.inner, late_after=late_after)
         self.writer = await self.open(self.storage)
         self.other = await self.open(self.inner)
-        for number in range(4):  # the root gets children: a commit then writes nodes too
+        for number in range(4):  # the root gets children, so that a commit writes nodes too
             await self.other.commit(self.transaction(f"base{number}"))
         await self.writer.refresh()
         return self
@@ -66,7 +69,7 @@ class Rig:
         )
 
     def fail_next(self, faults: dict[str, list[Fault]]) -> None:
-        """The next calls of each method meet these faults, in order; those after them none."""
+        """Let the next calls of each method meet these faults in order, and later calls none."""
         rest = {method: list(some) for method, some in faults.items()}
 
         def plan(call: Call) -> Fault | None:
@@ -75,7 +78,8 @@ class Rig:
         self.storage.plan = plan
 
     async def log(self) -> dict[str, int]:
-        """Version by transaction id, from the store itself; each is there once, and the catalog is sound."""
+        """Return the version by transaction id from the store itself. Check that ids are unique and the catalog is
+        sound."""
         journal = await Journal.open(self.inner)
         entries = [(entry.transaction.id, entry.version) async for entry in journal.log()]
         assert len(dict(entries)) == len(entries), "committed twice"
@@ -133,13 +137,14 @@ async def test_one_upload_fails(fault: Fault, number: int) -> None:
 @pytest.mark.parametrize("fault", [Fault.APPLIED_LATE, Fault.NOT_APPLIED_BUT_UNKNOWN])
 @pytest.mark.parametrize("winner", ["mine", "other"])
 async def test_a_late_root_and_another_writer(fault: Fault, winner: str) -> None:
-    """The delayed copy lands before or after another writer takes the slot; the writer meets it when it asks again."""
+    """The delayed root lands before or after another writer takes the slot, and the writer sees it when it asks
+    again."""
     rig = await Rig.make()
     transaction, rival = rig.transaction("new"), rig.transaction("rival")
     steps: list[str] = []
 
     async def sleep(seconds: float) -> None:
-        """Runs between the lost reply and the next attempt."""
+        """Run the rival between the lost reply and the next attempt."""
         rig.clock.millis += int(seconds * 1000)
         if not steps:
             if winner == "mine":
@@ -149,7 +154,7 @@ async def test_a_late_root_and_another_writer(fault: Fault, winner: str) -> None
             steps.append("done")
 
     rig.clock.sleep = sleep  # type: ignore[method-assign]
-    # The attempt is unknown, then the question who holds the slot fails once.
+    # The attempt is unknown, then the lookup of the slot's holder fails once.
     rig.fail_next({"create": [fault], "stat": [Fault.FAIL_BEFORE]})
     stats = 0
     plan = rig.storage.plan
@@ -193,7 +198,7 @@ async def test_the_same_bytes_go_to_the_same_slot_until_it_is_settled() -> None:
     assert answer.hint
     assert not rig.writer.is_settled
     assert rig.clock.sleeps >= 3
-    # While it is unsettled, nothing else is sent; who asks for the same id hears the same.
+    # Nothing else is sent while the root is unsettled, and a request with the same id gets the same answer.
     other = rig.transaction("second")
     answers = await rig.writer.commit_group([other, waiting], deadline_seconds=5)
     assert answers[0] is None
@@ -219,7 +224,7 @@ async def test_outcome_unknown_only_after_the_deadline() -> None:
 
 
 async def test_a_store_that_says_taken_of_a_free_slot_does_not_spin() -> None:
-    """A 409 can race with nothing: read, wait, and put the same again."""
+    """A 409 for a free slot makes the writer read, wait and repeat the same request."""
     rig = await Rig.make()
 
     async def taken(path: str, data: bytes) -> None:
@@ -234,13 +239,13 @@ async def test_a_store_that_says_taken_of_a_free_slot_does_not_spin() -> None:
 
 @pytest.mark.parametrize("lands", [False, True])
 async def test_cancelled_at_any_point(lands: bool) -> None:
-    """However far a commit came when it was cancelled, the next one settles it first."""
+    """The next commit settles a commit that was cancelled at any point."""
     outcomes = set()
     for steps in range(40):
         rig = await Rig.make(steps)
         journal = await rig.open(InterleavedStorage(rig.inner, steps, pauses_max=2))
         if not lands:
-            # A reply that never comes: the cancelled call hangs in the publish.
+            # The reply never comes: the cancelled call hangs in the publish.
             real = rig.inner.create
             hanging = asyncio.Event()
 
@@ -288,7 +293,7 @@ async def test_a_group_shares_the_outcome() -> None:
 
 @pytest.mark.parametrize("reads", [False, True])
 async def test_storms(reads: bool, lane_count: Callable[[int, int], int]) -> None:
-    """Every call fails now and then, in every way, for two writers at once: exactly once, definite answers."""
+    """Every call of two concurrent writers may fail in any way: commits are exactly once and answers are definite."""
     seen: dict[str, int] = {}
     for seed in range(lane_count(40, 3000)):
         rig = await Rig.make(seed)
@@ -316,7 +321,7 @@ async def test_storms(reads: bool, lane_count: Callable[[int, int], int]) -> Non
                         if isinstance(error, Unavailable) and isinstance(
                             answers.get(transaction.id), OutcomeUnknown
                         ):
-                            continue  # of the second request; it says nothing about the first
+                            continue  # about the second request only; it says nothing about the first
                         answers[transaction.id] = error
                         if isinstance(error, OutcomeUnknown | Unavailable):
                             continue
@@ -325,7 +330,7 @@ async def test_storms(reads: bool, lane_count: Callable[[int, int], int]) -> Non
         await asyncio.gather(*(write(journal, number) for number, journal in enumerate(writers)))
         for storage in stores:
             storage.plan = no_faults
-        # Whatever is still unsettled, the next commit settles, before late copies land.
+        # The next commit settles whatever is unsettled, before late copies land.
         for number, journal in enumerate(writers):
             await journal.commit(rig.transaction(f"last{number}"))
             assert journal.is_settled

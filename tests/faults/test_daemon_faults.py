@@ -1,5 +1,7 @@
-"""A daemon on a store that fails, loses replies, delays and breaks at any call, with clients that leave at any moment:
-it stays up, no answer is wrong, its streams have no gap, and it works again when the store does."""
+"""A daemon on a store that fails, loses replies, delays and breaks at any call, with clients that leave at any time.
+
+The daemon stays up, no answer is wrong, its streams have no gap, and it works again when the store does.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ ATTEMPTS_MAX = 100
 
 
 def breaking(seed: int) -> Plan:
-    """Faults of a store, and now and then an exception that no store may raise."""
+    """Return faults of a store, with a rare exception that no store may raise."""
     faults, rng = seeded(seed, 0.1), random.Random(seed + 1)
 
     def plan(call: Call) -> Fault | None:
@@ -43,7 +45,7 @@ def breaking(seed: int) -> Plan:
 
 
 class Answers:
-    """What the callers were told, by transaction id."""
+    """The answers that callers got, by transaction id."""
 
     def __init__(self) -> None:
         self.committed: dict[str, int] = {}
@@ -57,7 +59,7 @@ class Answers:
         await self.send(stub, value, leave_after=leave_after)
 
     async def send(self, stub: Any, value: Transaction, *, leave_after: float | None = None) -> bool:
-        """Once, without trying again; whether it was committed."""
+        """Send once, without retries. Return whether the transaction was committed."""
         call = stub.Commit(wire.encode_transaction_request(value))
         try:
             if leave_after is not None:
@@ -68,7 +70,7 @@ class Answers:
         except asyncio.CancelledError:
             self.unknown.add(value.id)
         except grpc.aio.AioRpcError as error:
-            # KeyError: an answer that is neither definite nor OutcomeUnknown.
+            # A KeyError here means an answer that is neither definite nor OutcomeUnknown.
             told = errors.error_of_detail(dict(error.trailing_metadata() or ())[errors.ERROR_METADATA_KEY])
             (self.unknown if isinstance(told, OutcomeUnknown) else self.refused).add(value.id)
         return False
@@ -115,7 +117,7 @@ async def one_run(seed: int) -> None:
                     clients.create_task(client())
             storage.plan = no_faults
             await storage.release()
-            for _ in range(ATTEMPTS_MAX):  # what was left unsettled comes first
+            for _ in range(ATTEMPTS_MAX):  # an unsettled earlier commit comes first
                 if await answers.send(stub, value):
                     break
         await watcher.close()

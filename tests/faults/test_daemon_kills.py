@@ -1,7 +1,7 @@
-"""`alpheus serve` killed again and again under load: nothing acknowledged is lost, nothing is done twice.
+"""`alpheus serve` is killed again and again under load: nothing acknowledged is lost, nothing is done twice.
 
-Real daemons as processes, killed with SIGKILL after a random number of acknowledgements and started again on the
-same port. Writers ride it out: the client sends the same transaction under the same id until it has an answer.
+Real daemon processes are killed with SIGKILL after a random number of acknowledgements and restarted on the same port.
+Writers survive this: the client sends the same transaction under the same id until it has an answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ START_SECONDS_MAX = 60
 
 
 class Daemon:
-    """A daemon process that can be killed and started again on the port that it got first."""
+    """A daemon process that can be killed and restarted on its first port."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self.storage_url = url
@@ -58,7 +58,7 @@ class Daemon:
 
 
 class Tally:
-    """What the writers were told."""
+    """The answers that the writers got."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, tuple[int, str]] = {}  # message -> (version, transaction id)
@@ -79,7 +79,7 @@ class Tally:
 
 
 async def write(catalog: AsyncCatalog, writer: int, tally: Tally, stop: asyncio.Event) -> None:
-    """Namespaces and tables made, changed and dropped, one transaction each, until told to stop."""
+    """Create, change and drop namespaces and tables, one transaction each, until told to stop."""
     number = 0
     namespace = f"w{writer}"
     while not stop.is_set():
@@ -97,7 +97,7 @@ async def write(catalog: AsyncCatalog, writer: int, tally: Tally, stop: asyncio.
                 else:
                     await tx.drop_table(f"{namespace}.t{number - 2}")
         except AlpheusError as error:
-            # Only a time-out may end up here: the client could not find out within its patience.
+            # Only a time-out may end here: the client could not learn the outcome in time.
             raise AssertionError(f"{message}: {error!r}") from error
         assert tx.result is not None
         tally.acknowledge(message, tx.result.version, tx.result.transaction_id)
@@ -115,7 +115,7 @@ async def run_load(daemon: Daemon, kills: int, seed: int) -> Tally:
         ]
         for _ in range(kills):
             await tally.reach(len(tally.acknowledged) + rng.randrange(1, 40))
-            # A moment inside whatever goes on: the kill must not fall on a quiet point only.
+            # Wait a random moment, so that kills do not fall on quiet points only.
             await asyncio.sleep(rng.random() * 0.01)
             await asyncio.to_thread(daemon.kill)
             await asyncio.to_thread(daemon.start)
@@ -152,7 +152,7 @@ def verify(url: str, tally: Tally) -> None:
         assert set(found) == {""}, "a transaction that nobody was told of"  # version 0
         for writer in range(WRITERS):
             done = len([message for message in tally.acknowledged if message.startswith(f"w{writer}/")])
-            # What the writer's own operations leave, executed once each and in order.
+            # The tables that remain if the writer's operations were executed once each and in order.
             expected = (
                 {f"t{done - 1}"} if done % 3 == 2 else {f"t{done - 2}"} if done and done % 3 == 0 else set()
             )

@@ -1,6 +1,6 @@
-"""Rows of the fault matrix that a daemon answers for, over real connections: 9 to 14, 48, 56, 57, 59.
+"""Daemon rows of the fault matrix over real connections: 9 to 14, 48, 56, 57, 59.
 
-The other rows of daemons have their tests beside the parts that they strike; FAULTS.md names all of them.
+The other daemon rows are tested beside the parts that they concern. FAULTS.md names all tests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def namespace(name: str, **properties: str) -> CreateNamespace:
 
 
 class Gate(MemoryStorage):
-    """While it is shut, versions that are to be stored wait at it."""
+    """A store that holds the storing of versions while it is shut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Served:
         return next(float(line.split(" ")[1]) for line in lines if line.startswith(name + " "))
 
     async def queued(self, count: int) -> None:
-        """Return when so many transactions wait."""
+        """Return when `count` transactions are queued."""
         while await self.number("alpheus_commit_queue_transactions") != count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -100,7 +100,7 @@ class Served:
         await access.close()
 
     async def logged(self) -> dict[str, int]:
-        """The version of each transaction, as storage has it."""
+        """Return the version of each transaction, as stored."""
         journal = await Journal.open(self.journal.storage)
         events = [event async for event in journal.events() if isinstance(event, Event)]
         return {recorded.id: event.version for event in events for recorded in event.transactions}
@@ -121,7 +121,7 @@ async def serving(storage: Storage, **settings: Any) -> AsyncIterator[Served]:
 
 
 async def answers(access: RemoteAccess, asked: Sequence[Transaction]) -> list[Any]:
-    """What each of them is told, sent at once."""
+    """Send all transactions concurrently and return their answers."""
     return await asyncio.gather(*(access.commit(one) for one in asked), return_exceptions=True)
 
 
@@ -204,7 +204,7 @@ def _above_the_head() -> Transaction:
 
 
 def _conflicting() -> Transaction:
-    """Made by somebody who did not see that there is one."""
+    """Return a transaction whose author did not see the existing object."""
     return transaction(namespace("there"), begin=0)
 
 
@@ -246,7 +246,8 @@ async def test_faults_12_and_13_one_of_a_batch_fails_alone(
 @pytest.mark.parametrize("fault", [Fault.APPLIED_BUT_LOST, Fault.NOT_APPLIED_BUT_UNKNOWN, Fault.APPLIED_LATE])
 @pytest.mark.parametrize("lasts", [False, True])
 async def test_fault_14_all_of_a_batch_share_the_outcome_of_its_put(fault: Fault, lasts: bool) -> None:
-    """`lasts`: what became of the put is not known within the time; else the second attempt tells."""
+    """All members of a group share the outcome of its put. With `lasts`, the outcome stays unknown until the
+    deadline, else the second attempt learns it."""
     inner = MemoryStorage()
     storage, is_struck = FaultyStorage(inner), False
 
@@ -267,7 +268,7 @@ async def test_fault_14_all_of_a_batch_share_the_outcome_of_its_put(fault: Fault
             assert {type(answer) for answer in told} == {OutcomeUnknown}, told
             assert {answer.transaction_id for answer in told} == {one.id for one in batch}
             storage.plan = lambda call: None
-            told = await answers(client, batch)  # the same again: each is told what became of it
+            told = await answers(client, batch)  # the same transactions again: each gets its outcome
         assert len({answer.version for answer in told[1:]}) == 1, "those who came together"
         await storage.release()
         logged = await daemon.logged()
@@ -305,19 +306,19 @@ async def test_fault_48_stalled_watchers_cost_little_and_the_others_get_everythi
                 seen += [event.version for event in (await call.read()).events]
             return seen
 
-        # A connection for each that reads nothing, ten for the others.
+        # One connection for each stalled stream, ten for all others.
         silent = [(await stub()).Events(query) for _ in range(stalled)]
         shared = [await stub() for _ in range(10)]
         calls = [shared[number % 10].Events(query) for number in range(watchers - stalled)]
         for call in [*silent, *calls]:
-            assert not (await call.read()).events  # each is told where it begins
+            assert not (await call.read()).events  # each stream starts with its position
         before = resident().rss
         readers = [asyncio.create_task(read_all(call)) for call in calls]
         for number in range(versions):
             await client.commit(transaction(namespace(f"n{number}", p="x" * 2000), begin=number))
         for seen in await asyncio.gather(*readers):
             assert seen == list(range(1, versions + 1))
-        # 64 KiB of flow control and a message for each that stalls; the ring, windows and pools for all.
+        # 64 KiB of flow control and one message for each stalled stream; the ring, windows and pools for all.
         assert resident().rss - before < (24 << 20) + stalled * (256 << 10)
         for call in [*silent, *calls]:
             call.cancel()
@@ -329,7 +330,8 @@ async def test_fault_48_stalled_watchers_cost_little_and_the_others_get_everythi
 async def test_fault_56_sigterm_under_load_of_streams(
     tmp_path: Path, lane_count: Callable[[int, int], int]
 ) -> None:
-    """Daemons end in order under load, one after the other: clients go on elsewhere, nothing is lost or doubled."""
+    """Daemons end in an orderly way under load, one after the other. Clients move on, and nothing is lost or
+    doubled."""
     rounds, rng, ledger = lane_count(1, 60), random.Random(), Ledger()
     async with fleet(tmp_path, 2) as (url, daemons):
         ways = [[await remote(daemon, streamed=way) for daemon in daemons] for way in (True, False)]
@@ -374,8 +376,8 @@ async def test_fault_57_a_blocked_daemon_says_so_when_it_is_back(tmp_path: Path)
 
 
 class NewerRelease(MemoryStorage):
-    """Before a writer of a newer release, while `strange` is on: its operations are of a type that nobody here knows,
-    and its root has a row that nobody here knows."""
+    """Acts as a writer of a newer release while `strange` is on. Its operations have an unknown type, and its root
+    has an unknown row."""
 
     strange = False
 
@@ -417,7 +419,7 @@ async def test_fault_59_what_a_newer_daemon_wrote_is_passed_on(tmp_path: Path) -
         assert [(change.name.namespace, change.type) for change in event.changes] == [("new", "created")]
         assert [action.type for action in event.transactions[0].actions] == ["UNKNOWN_77"]
         await stream.aclose()
-        # Whoever conflicts with what he cannot judge is told; everybody else goes on.
+        # A transaction that may conflict with an unknown operation is refused; all others continue.
         with pytest.raises(Conflict):
             await client.commit(transaction(UpdateNamespace(name="new", set={"k": "w"})))
         assert (await client.commit(transaction(namespace("other")))).version == 2

@@ -1,5 +1,7 @@
-"""Disks that fail, fill up, vanish: the local driver and a whole journal on it, on a file system that fails on
-demand, and on the real one where that needs no privilege."""
+"""Disks that fail, fill up or vanish, under the local driver and a whole journal.
+
+The tests use a file system that fails on demand, and the real one where that needs no privilege.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def open_store(system: FakeFileSystem, *, create: bool = True) -> LocalStorage:
 
 
 class Nth:
-    """Fails the `number`th call that `matches` from now on; with `all_on` those after it, too."""
+    """Fails the `number`th call from now that `matches`. With `all_on` it fails all later ones too."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Nth:
 
 
 class Rig:
-    """A catalog with nodes below its root, its writer, and every transaction's answer."""
+    """A catalog with nodes below its root, its writer, and the answer of every transaction."""
 
     def __init__(self) -> None:
         self.system = FakeFileSystem()
@@ -85,11 +87,11 @@ class Rig:
         for _ in range(4):
             await self.commit()
         for _ in range(9):
-            await asyncio.sleep(0)  # the hint is written beside them: faults are to hit what comes next
+            await asyncio.sleep(0)  # let the hint be written, so that faults hit later calls
         return self
 
     async def restart(self) -> None:
-        """Another process on the same files."""
+        """Start another process on the same files."""
         self.lake.storage = open_store(self.system, create=False)
         self.journal = await self.lake.open()
 
@@ -110,7 +112,7 @@ class Rig:
         assert all(stored is not None for stored in loaded.objects)
 
     async def verify(self, system: FakeFileSystem | None = None) -> None:
-        """What was acknowledged is in the log, at its version; what was refused is not."""
+        """Check that acknowledged transactions are in the log at their versions, and refused ones are not."""
         journal = await Lake(open_store(system or self.system, create=False), seed=5).open()
         logged = {entry.transaction.id: entry.version async for entry in journal.log()}
         for transaction_id, answer in self.answers.items():
@@ -130,8 +132,8 @@ class Rig:
 
 @pytest.mark.parametrize("what", ["files", "folders", "all files at once"])
 async def test_eio_of_any_fsync(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OutcomeUnknown where the slot may be there, refused else; then nothing is written, reads go on, and a
-    restart finds a sound catalog on which everything works."""
+    """A failed fsync gives OutcomeUnknown if the slot may exist, else a refusal. Afterwards nothing is written, reads
+    continue, and a restart finds a sound, working catalog."""
     if what == "all files at once":
         monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", 1)
     number = unknown = 0
@@ -190,7 +192,8 @@ def needs_space(system: FakeFileSystem, call: Syscall) -> bool:
 async def test_no_space_at_any_call(
     number: int, all_on: bool, at_once_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ENOSPC means bytes or inodes. Nothing is applied, reads go on, and with space writes do, without a restart."""
+    """ENOSPC (bytes or inodes): nothing is applied, reads continue, and writes work when there is space, without a
+    restart."""
     monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", at_once_min)
     position = 0
     while True:
@@ -235,11 +238,10 @@ ANY = {
 
 
 async def fail_any_call(number: int, stride: int, *refusals: type[AlpheusError]) -> tuple[int, int, Rig]:
-    """Every `stride`th call of a commit fails, each in a catalog of its own: it is committed, or answered with one
-    of `refusals`; then reads go on, the answers stay true, and a restart works.
+    """Fail every `stride`th call of a commit, each in a new catalog. The commit must succeed or get one of `refusals`.
 
-    Returns the position behind the last call, how many answers were refusals, and the catalog whose commit
-    nothing hit.
+    Then reads must continue, the answers must stay true, and a restart must work. Return the position after the last
+    call, the number of refusals, and the catalog whose commit no fault hit.
     """
     position = failed = 0
     while True:
@@ -263,7 +265,7 @@ async def fail_any_call(number: int, stride: int, *refusals: type[AlpheusError])
 
 @pytest.mark.parametrize("number", ANY, ids=lambda number: errno.errorcode[number])
 async def test_any_fault_of_any_call(number: int, lane_count: Callable[[int, int], int]) -> None:
-    """Whatever fails: a definite answer that stays true, or OutcomeUnknown; and a restart works."""
+    """Any failing call gives a definite answer that stays true, or OutcomeUnknown, and a restart works."""
     position, failed, _ = await fail_any_call(number, lane_count(2, 1), *ANY[number])
     assert position > 30
     assert failed > 5
@@ -316,7 +318,7 @@ async def test_no_descriptor_is_left_by_any_fault() -> None:
 
 
 async def test_a_prefix_that_goes_away() -> None:
-    """Removed, moved, replaced, in a running process: an error that says so, nothing new at the old place."""
+    """The folder of a running process is removed, moved or replaced: each call says so, and nothing new is written."""
 
     def remove(system: FakeFileSystem) -> None:
         system.remove(LAKE)
@@ -469,7 +471,7 @@ async def make_catalog(path: Path) -> None:
 
 
 async def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    """EFBIG: the kernel's own refusal in the middle of a write."""
+    """EFBIG: the kernel itself refuses in the middle of a write."""
     await make_catalog(tmp_path / "lake")
     assert commits(tmp_path / "lake", "a", limit=1000) == [
         "committed 1", "Exhausted no_space", "committed 2", "committed 3"
@@ -479,10 +481,10 @@ async def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 async def test_eio_of_a_real_fsync(tmp_path: Path, lane_count: Callable[[int, int], int]) -> None:
-    """The kernel's answer is replaced by strace, in every thread of the process; a restart goes on."""
+    """strace replaces the kernel's answer in every thread of the process, and a restart works."""
     await make_catalog(tmp_path / "lake")
     version = failed = 0
-    # The first ones make versions durable before they are shown.
+    # The first calls make versions durable before they are shown.
     for number in range(3, 24, lane_count(9, 2)):
         trace = ("strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fsync",
                  "-e", f"inject=fsync:error=EIO:when={number}")  # fmt: skip
@@ -499,7 +501,7 @@ async def test_eio_of_a_real_fsync(tmp_path: Path, lane_count: Callable[[int, in
     assert failed >= 2
 
 
-# Run in a mount namespace of its own, on a file system that is really full, out of inodes, or mounted for reading.
+# Run in a separate mount namespace, on a file system that is really full, out of inodes, or mounted read-only.
 MOUNTED = """
 import asyncio, contextlib, os, subprocess, sys
 from alpheus_journal.model.operations import CreateNamespace, Transaction
@@ -600,8 +602,8 @@ async def test_a_real_file_system_that_is_full_or_read_only(tmp_path: Path, sche
         ]  # fmt: skip
 
 
-# In a mount namespace of its own: an ext4 that is shut down without writing anything more, which is what xfstests do
-# for a power cut.
+# In a separate mount namespace: an ext4 that is shut down without writing anything more, as xfstests simulate a power
+# cut.
 CUT_OFF = """
 import asyncio, fcntl, os, sys
 from alpheus_journal.storage.local import AT_ONCE_MIN, LocalStorage
@@ -650,7 +652,7 @@ def can_mount_ext4(folder: Path) -> bool:
 
 @pytest.mark.parametrize("how", ["safe", "unsafe"])
 def test_a_real_ext4_that_is_cut_off(tmp_path: Path, how: str) -> None:
-    """What was acknowledged after one `syncfs` of all is there afterwards; names alone do not make it so."""
+    """A power cut after one `syncfs` loses nothing. Without the syncs it does, although the files have their names."""
     if kernel_version(os.uname().release) < (5, 17) or not can_mount_ext4(tmp_path):
         pytest.skip("no ext4 can be mounted here, or its syncfs is not used")
     shell = (
@@ -673,7 +675,7 @@ def test_a_real_ext4_that_is_cut_off(tmp_path: Path, how: str) -> None:
 
 @pytest.mark.skipif(not can_mount(), reason="no mount namespace for this user")
 async def test_real_folders_on_another_file_system(tmp_path: Path) -> None:
-    """`.staging` that somebody mounted elsewhere: the first write says so."""
+    """If `.staging` is another mount, the first write says so."""
     script = (
         "import asyncio, sys\n"
         "from alpheus_journal.errors import InvalidInput\n"

@@ -30,7 +30,7 @@ def lake() -> Lake:
 
 @pytest.fixture
 def looking_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every probe looks at the head that it stands on."""
+    """Let every probe verify the head."""
     monkeypatch.setattr(follower, "HEAD_VERIFIED_SECONDS", -1.0)
 
 
@@ -39,7 +39,7 @@ async def findings(journal: Journal) -> list[object]:
 
 
 async def put_back(storage: MemoryStorage, journal: Journal, version: int) -> None:
-    """The store as a backup of an older version has it."""
+    """Put the store back to its state at an older version."""
     for path in await listed(storage, "vn/"):
         if path not in {journal.follower.log.path(v) for v in range(version + 1)}:
             await storage.delete(path)
@@ -51,7 +51,8 @@ async def put_back(storage: MemoryStorage, journal: Journal, version: int) -> No
 @pytest.mark.parametrize("fault", [Fault.ANSWERED_503, Fault.FAIL_BEFORE])
 @pytest.mark.parametrize("refused", [0, 3, 12, 10_000])
 async def test_a_storm_of_refusals(lake: Lake, fault: Fault, refused: int) -> None:
-    """503 and 429 for a while: answered within the deadline, with pauses that grow; committed as soon as it is over."""
+    """During 503 and 429, commits are answered within the deadline, with growing pauses, and succeed as soon as it
+    ends."""
     storage = FaultyStorage(lake.storage)
     await lake.create()
     journal = await lake.open(storage)
@@ -84,8 +85,8 @@ async def test_a_storm_of_refusals(lake: Lake, fault: Fault, refused: int) -> No
 
 @pytest.mark.parametrize("expired", [False, True])
 async def test_a_writer_paused_over_many_versions(lake: Lake, expired: bool) -> None:
-    """Its root leaves when its slot is long taken, perhaps even a tombstone: it commits on what is there now, or is
-    told that its begin is gone; never over anybody."""
+    """A paused root leaves when its slot is taken or a tombstone. It commits on the present head, or its begin has
+    expired, and it overwrites nothing."""
     await (await lake.create()).close()
     audit = Audit(lake.storage)
     sleeper, others = await lake.open(audit), await lake.open(audit)
@@ -104,7 +105,7 @@ async def test_a_writer_paused_over_many_versions(lake: Lake, expired: bool) -> 
         else:
             assert (await task).version == 51
     assert list(audit.slots) == [sleeper.follower.log.path(v) for v in range(1, 51 + (not expired))]
-    # Its journal is of use again: it goes on at the head.
+    # The journal works again from the head.
     await lake.commit(sleeper, lake.namespace("after"))
     reader = await lake.open()
     assert ("namespace late" in await model_of(reader)) is not expired
@@ -124,7 +125,7 @@ async def test_a_store_put_back_is_refused(lake: Lake, looking_at_once: None) ->
     assert error.version == 8
     assert "version 8" in str(error)
     assert "put back" in str(error)
-    # From now on: nothing is read as if it were the newest, nothing is written.
+    # From now on nothing is read as the newest version, and nothing is written.
     before = await listed(lake.storage, "")
     for call in (
         journal.refresh(),
@@ -136,15 +137,15 @@ async def test_a_store_put_back_is_refused(lake: Lake, looking_at_once: None) ->
     (answer,) = await journal.commit_group([lake.transaction(journal, lake.namespace("new"))])
     assert isinstance(answer, Corrupt)
     assert await listed(lake.storage, "") == before
-    # Who opens it afresh works on what is there.
+    # A process that opens the store now works on its present content.
     fresh = await lake.open()
     assert (await lake.commit(fresh, lake.namespace("new"))).version == 6
     assert await findings(fresh) == []
 
 
 async def test_a_store_put_back_and_written_on_is_refused(lake: Lake) -> None:
-    """The slots above the known head fill again, with another history. Found before the first of them is taken in,
-    without waiting for the time of a look."""
+    """New versions of another history fill the slots above the known head. The journal finds this before it accepts
+    the first of them, without waiting for the next verification."""
     journal = await lake.create()
     for number in range(8):
         await lake.commit(journal, lake.namespace(f"n{number}"))
@@ -157,7 +158,7 @@ async def test_a_store_put_back_and_written_on_is_refused(lake: Lake) -> None:
     assert other.head.version == 11
     await raises(Corrupt, journal.refresh(), kind="history_replaced")
     assert journal.head.version == 8
-    # A token of the old history is refused by the new one.
+    # The new history refuses a token of the old one.
     await raises(InvalidInput, anext(other.events(after=token)), kind="bad_token")
 
 
@@ -180,7 +181,7 @@ async def test_a_damaged_head_is_no_other_history(lake: Lake, looking_at_once: N
 
 
 async def test_a_daemon_on_a_store_put_back(lake: Lake, looking_at_once: None) -> None:
-    """Its reads, its commits and its streams end in the same named error; it says so in its log, and stays up."""
+    """Reads, commits and streams end with the same named error. The daemon logs it and stays up."""
     journal = await lake.create()
     for number in range(8):
         await lake.commit(journal, lake.namespace(f"n{number}"))
@@ -204,7 +205,7 @@ async def test_a_daemon_on_a_store_put_back(lake: Lake, looking_at_once: None) -
 
 
 async def test_a_client_of_a_daemon_that_writes_above_a_hole(lake: Lake) -> None:
-    """Its commit is neither told as done nor as refused, and it is not sent again; the next one is refused."""
+    """The commit's outcome is unknown and it is not sent again; the next one is refused."""
     journal = await lake.create()
     for number in range(8):
         await lake.commit(journal, lake.namespace(f"n{number}"))
@@ -243,7 +244,7 @@ async def test_a_catalog_deleted_and_made_again(lake: Lake) -> None:
     error = await raises(InvalidInput, anext(new.events(after=token)), kind="bad_token")
     assert old.catalog_id in str(error)
     assert new.catalog_id in str(error)
-    # Who had the old one open does not write into the new one.
+    # A journal that has the old catalog open does not write into the new one.
     await raises(Corrupt, old.refresh(), kind="history_replaced")
     await raises(AlpheusError, lake.commit(old, lake.namespace("x")), kind="history_replaced")
     assert await findings(new) == []
@@ -269,14 +270,14 @@ async def test_the_auditor_sees_what_must_never_happen() -> None:
 
 
 async def test_reads_that_fail_or_are_cut(lake: Lake) -> None:
-    """A body that a driver lets through cut is Corrupt, and nothing of it stays."""
+    """A truncated body gives Corrupt, and the reader keeps nothing of it."""
     journal = await lake.create(order=3)
     for name in "abcdefgh":
         await lake.commit(journal, lake.namespace(name))
     whole = await model_of(journal, 5)
     for fault, expected in ((Fault.TRUNCATED, Corrupt), (Fault.FAIL_BEFORE, Unavailable)):
         number, hit = 0, "the first"
-        while hit:  # the first, the second, ... read of a reader that has read nothing yet
+        while hit:  # the first, the second, ... read of a new reader
             hit = ""
             reads = itertools.count()
 
@@ -302,7 +303,7 @@ async def test_reads_that_fail_or_are_cut(lake: Lake) -> None:
                 told = error
             where = f"{fault}, read {number}, {hit}"
             if hit.startswith("def/ns/") and fault is Fault.TRUNCATED:
-                # a namespace is looked at before it is decoded: what was cut is read anew then, or said
+                # a namespace is verified before it is decoded: a truncated one is read again or reported
                 assert told is None or isinstance(told, expected), where
             else:
                 assert isinstance(told, expected) == bool(hit), f"{where}: {told!r}"
@@ -320,7 +321,7 @@ async def test_a_listing_that_breaks_off_is_no_whole_one(lake: Lake) -> None:
 
 
 async def test_an_absence_that_is_remembered_is_not_lawful(lake: Lake) -> None:
-    """What the start-up self-test has to find: a create that is not seen afterwards."""
+    """The fault that the start-up self-test must find: a created file is not visible afterwards."""
     storage = FaultyStorage(
         lake.storage, lambda call: Fault.STALE_404 if call.method in ("stat", "read") else None
     )
@@ -330,7 +331,7 @@ async def test_an_absence_that_is_remembered_is_not_lawful(lake: Lake) -> None:
 
 
 async def test_a_bug_at_any_point_of_a_commit_leaves_it_settled_or_sent_again(lake: Lake) -> None:
-    """An error that nobody expects, at each point: the next commit finds out what became of it."""
+    """After an unexpected error at any point of a commit, the next commit settles it or sends it again."""
     for name in ("commit.staged", "commit.root_answered", "journal.ack", "log.slot_get"):
         world = Lake()
         journal = await world.create()

@@ -1,5 +1,7 @@
-"""Real processes killed at each failpoint under load (`kill_points_driver.py`): what was acknowledged survives, what
-was in flight is done once when it is sent again, and the catalog is sound. Rows 15, 16 and 17 of FAULTS.md.
+"""Real processes are killed at each failpoint under load (`kill_points_driver.py`).
+
+Acknowledged commits survive, commits in flight happen once when they are sent again, and the catalog is sound. Rows 15,
+16 and 17 of FAULTS.md.
 """
 
 from __future__ import annotations
@@ -25,21 +27,21 @@ DRIVER = Path(__file__).parent / "drivers" / "kill_points_driver.py"
 ROOT = DRIVER.parents[3]
 
 LEASES = [name for name in POINTS if name.startswith("lease.")]
-"""Of readers: see test_lease_faults.py."""
+"""Failpoints of readers, tested in test_lease_faults.py."""
 ELSEWHERE = {*UPKEEP, *LEASES}
 LIBRARY = [name for name in POINTS if not name.startswith(("writer.", "watch.")) and name not in ELSEWHERE]
 DAEMON = [name for name in POINTS if name.startswith(("writer.", "watch."))]
 DAEMON_TOO = ["commit.root_answered", "hint.put"]
-"""In `make test` a daemon is killed at few of the points that a library writer has as well."""
+"""The points shared with a library writer at which `make test` kills a daemon."""
 NOT_IN_A_DAEMON = ("journal.ack", "commit.resend")
 SELDOM = ("commit.root_unanswered", "commit.slot_lost")
-"""A daemon on a quick disk does not come by as often as a random hit asks for."""
+"""Points that a daemon on a quick disk reaches less often than random hits need."""
 HITS_MAX = 12
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where the system has such a place: a kill loses no page of the kernel, a disk only takes time."""
+    """A folder in memory if possible: a kill loses no page of the kernel, and a disk only takes time."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix="alpheus-kills-", dir=place))
     yield path
@@ -47,7 +49,7 @@ def folder() -> Iterator[Path]:
 
 
 def drive(folder: Path, seed: int, points: dict[str, list[str]]) -> list[dict[str, str]]:
-    """Both roles at once; a line a point."""
+    """Run both roles concurrently, and return one result for each point."""
     processes = [
         subprocess.Popen(
             [sys.executable, str(DRIVER), role, str(folder), str(seed), *some],
@@ -73,7 +75,7 @@ def test_killed_at_every_point(folder: Path) -> None:
 
 
 def test_killed_again_and_again(folder: Path, lane_count: Callable[[int, int], int]) -> None:
-    """At random hits of random points."""
+    """Kills at random hits of random points."""
     seed = random.randrange(1 << 30)
     rounds = lane_count(2, 120)
     print(f"seed {seed}, {rounds} rounds")
@@ -83,9 +85,7 @@ def test_killed_again_and_again(folder: Path, lane_count: Callable[[int, int], i
         "library": [f"{rng.choice(LIBRARY)}@{rng.randint(1, HITS_MAX)}" for _ in range(rounds)],
         "daemon": [f"{rng.choice(everywhere)}@{rng.randint(1, HITS_MAX)}" for _ in range(rounds // 2)],
     }
-    if (
-        rounds > 100
-    ):  # one takes two seconds; in `make test` a daemon without its network: test_upkeep_faults.py
+    if rounds > 100:  # two seconds each; `make test` uses a daemon without network: test_upkeep_faults.py
         points["daemon"] += [f"{name}@{at}" for name in UPKEEP for at in (1, 2)]
     results = drive(folder, seed, points)
     problems = [result for result in results if result["problem"] not in ("", "not reached")]
@@ -96,7 +96,7 @@ def test_killed_again_and_again(folder: Path, lane_count: Callable[[int, int], i
 
 
 def test_armed_by_the_environment(tmp_path: Path) -> None:
-    """A process that knows nothing of the test, killed by a variable; and one that is told a name that is none."""
+    """An environment variable kills a process that does not know the test, and an unknown name is refused."""
     code = (
         "import asyncio\n"
         "from alpheus_journal.journal import Journal\n"

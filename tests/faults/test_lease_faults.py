@@ -1,4 +1,4 @@
-"""Readers killed wherever they take, renew or give up a lease: nobody is harmed, and the lease runs out."""
+"""Readers are killed where they take, renew or release a lease: no other process is harmed, and the lease expires."""
 
 from __future__ import annotations
 

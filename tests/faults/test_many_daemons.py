@@ -1,7 +1,7 @@
-"""Three daemons and two library writers on one prefix at full rate; any daemon dies or stands still at any time.
+"""Three daemons and two library writers on one prefix at full rate, while daemons are killed or stopped at any time.
 
-Clients of daemons send the same transaction to another one when theirs gives no answer. What must hold is told in
-fleet.py; besides, everybody gets on: while nobody is tormented, each of the five has his share of the versions.
+A client whose daemon does not answer sends the same transaction to another one. The checks are those of fleet.py. In
+addition, all make progress: while no daemon is disturbed, each of the five has its share of the versions.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from alpheus_journal.model.operations import CreateNamespace
 ACTS = ("kill", "stop", "stop")
 SETTINGS = {"subscriber_heartbeat_seconds": 1.0, "poll_interval_max_ms": 200}
 SHARE_MIN = 1 / 50
-"""Of the versions, for each of five writing processes: a fifth is what chance would give. The two library writers live
-in the process of the test, which is the busiest; of few versions their share is a matter of luck."""
+"""The least share of the versions for each of five writing processes. Chance would give a fifth. The two library
+writers run in the process of the test, which is the busiest, and among few versions their share depends on luck."""
 SHARE_COUNT_MIN = 1_000
 
 
@@ -56,12 +56,12 @@ async def run(
         Writer(f"library{n}", [journal], ledger, random.Random(rng.random()))
         for n, journal in enumerate(journals)
     ]
-    # One for each daemon, which stays there; one that goes to another; one on storage.
+    # One for each daemon, one that changes daemons, and one on storage.
     following = [await remote(daemon) for daemon in daemons]
     subscribers = [Subscriber([way], rng) for way in following]
     subscribers += [Subscriber(following, rng), Subscriber(journals[:1], rng)]
     last: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    kill, *_ = plan_of(rng, len(daemons), ("kill",), 60)  # without one nobody has to ask another daemon
+    kill, *_ = plan_of(rng, len(daemons), ("kill",), 60)  # without a kill no client has to ask another daemon
     stop = asyncio.Event()
     plan = [kill, *plan_of(random.Random(rng.random()), len(daemons), ACTS, 60)]
     async with asyncio.TaskGroup() as group:
@@ -80,7 +80,7 @@ async def run(
 
 
 async def verify_shares(ledger: Ledger, count: int) -> None:
-    """Of the next `count` versions each process commits its share: nobody is kept out by the others."""
+    """Check that each process commits its share of the next `count` versions: no process is shut out by the others."""
     before = max(asked.version or 0 for asked in ledger.asked.values())
     known = set(ledger.asked)
     while max(asked.version or 0 for asked in ledger.asked.values()) < before + count:

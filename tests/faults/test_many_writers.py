@@ -1,8 +1,11 @@
-"""Three daemons and two library writers on one prefix, at full rate, killed, stopped and continued at random.
+"""Three daemons and two library writers on one prefix at full rate, killed, stopped and continued at random.
 
-What must hold: every acknowledged commit is in the log exactly once; whatever begins after an answer, anywhere, sees
-at least the version of that answer; every subscriber, through any daemon or from storage, gets the same versions in
-order, none missing and none twice; `check` finds nothing.
+The checks:
+
+- every acknowledged commit is in the log exactly once;
+- a call that begins after an answer, at any place, sees at least the version of that answer;
+- every subscriber, through a daemon or from storage, gets the same versions in order, without gaps or repeats;
+- `check` finds nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ Sequence = list[tuple[int, str, tuple[str, ...]]]
 
 
 class Daemon:
-    """A daemon process that starts again on the port that it got first."""
+    """A daemon process that restarts on its first port."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
@@ -69,7 +72,7 @@ class Daemon:
 
 
 class Witness:
-    """Who was told what and when, by one clock. Every answer names a version."""
+    """All answers with their times, by one clock. Every answer names a version."""
 
     def __init__(self) -> None:
         self.commits: dict[str, tuple[int, str]] = {}  # message: version, transaction id
@@ -86,13 +89,14 @@ class Witness:
         self.intervals.append((began, time.monotonic(), version, False))
 
     async def more(self, count: int) -> None:
-        """Return when `count` more commits were acknowledged."""
+        """Return when `count` more commits have been acknowledged."""
         goal = len(self.commits) + count
         while len(self.commits) < goal:
             await self._changed.wait()
 
     def verify_order(self) -> None:
-        """Real time is respected: what began after an answer saw its version, and a commit came above it."""
+        """Check real time: a call that began after an answer saw at least its version, and a commit got a higher
+        one."""
         ended = sorted((end, version) for _, end, version, _ in self.intervals)
         newest = position = 0
         for began, _, version, is_commit in sorted(self.intervals):
@@ -113,7 +117,7 @@ async def write(
     stop: asyncio.Event,
     rng: random.Random,
 ) -> None:
-    """Count up a property of a namespace of its own; every now and then look at it through another way."""
+    """Count up a property of the writer's own namespace, and now and then read it through another client."""
     number = 0
     while not stop.is_set():
         message, began = f"{name}/{number}", time.monotonic()
@@ -136,7 +140,7 @@ async def write(
 
 
 async def subscribe(catalog: AsyncCatalog, seen: Sequence, last: asyncio.Future[int]) -> None:
-    """Every event from version 0 to the last one, once that is known."""
+    """Follow every event from version 0 until the last one is known and has arrived."""
     async for event in catalog.events(follow=True):
         seen.append((event.version, event.token, tuple(t.id for t in event.transactions)))
         if last.done() and event.version >= last.result():
@@ -144,17 +148,17 @@ async def subscribe(catalog: AsyncCatalog, seen: Sequence, last: asyncio.Future[
 
 
 async def torment(daemons: list[Daemon], rounds: int, witness: Witness, rng: random.Random) -> None:
-    """Kill a daemon and start it again, or stop it while the others go on, `rounds` times."""
+    """Kill and restart a daemon, or stop it while the others continue, `rounds` times."""
     for _ in range(rounds):
         await witness.more(rng.randrange(1, 40))
-        # A moment inside whatever goes on: a signal must not fall on a quiet point only.
+        # Wait a random moment, so that signals do not fall on quiet points only.
         await asyncio.sleep(rng.random() * 0.01)
         daemon = rng.choice(daemons)
         if rng.random() < 0.5:
             await asyncio.to_thread(daemon.restart)
         else:
             daemon.signal(signal.SIGSTOP)
-            with suppress(TimeoutError):  # everybody may wait for the one that is stopped
+            with suppress(TimeoutError):  # all clients may be waiting for the stopped daemon
                 async with asyncio.timeout(STOPPED_SECONDS_MAX):
                     await witness.more(rng.randrange(5, 60))
             daemon.signal(signal.SIGCONT)
@@ -181,7 +185,7 @@ async def run(
         stop.set()
         await asyncio.gather(*writers)
         last.set_result(await direct[0].version())
-        # Those who have seen the last version already learn that it was the last.
+        # A subscriber that has already seen the last version needs one more event to learn that it was the last.
         async with direct[0].transaction(message="end") as tx:
             await tx.create_namespace("end")
     for catalog in everybody:

@@ -1,7 +1,7 @@
-"""A real pipeline is killed again and again; its outputs are as if each input version was worked in once.
+"""A real pipeline is killed again and again, and its outputs are as if each input version was processed once.
 
-Real processes: the daemon, the Spark driver (`kills_driver.py`), its Python workers. A loader commits input
-versions all the while.
+The processes are real: the daemon, the Spark driver (`kills_driver.py`) and its Python workers. Meanwhile a loader
+commits input versions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 300
 INT = pa.int64()
 FLIGHTS_AT_ONCE = 100
 AHEAD_MAX = 20
-"""Loads that wait for the pipeline: a slow machine does not get ever more to catch up with."""
+"""The most loads that wait for the pipeline, so that a slow machine does not fall behind without bound."""
 SCHEMAS = {
     "ops.flights": [("id", INT), ("carrier", pa.string()), ("dep_delay", INT)],
     "ops.weather": [("id", INT)],
@@ -43,7 +43,7 @@ SCHEMAS = {
 
 
 class Daemon:
-    """A daemon that can be killed and started again at the same address."""
+    """A daemon that can be killed and restarted at the same address."""
 
     def __init__(self, storage: str, folder: Path) -> None:
         self._storage = storage
@@ -114,7 +114,7 @@ def until(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: Tru
 
 
 class Loader:
-    """Commits flights of 2013 for ever, and changes of the weather with them in the same transaction."""
+    """Commits flights of 2013 without end. Some transactions also change the weather."""
 
     def __init__(self, catalog: alpheus.Catalog, pause_seconds: float) -> None:
         self._catalog = catalog
@@ -176,7 +176,7 @@ def catalog(daemon: Daemon) -> Iterator[alpheus.Catalog]:
 
 
 def positions(catalog: alpheus.Catalog) -> dict[str, int]:
-    """The version that each of the two jobs read last; empty before both ran."""
+    """Return the last version that each of the two jobs has read, or nothing before both have run."""
     try:
         jobs = catalog.load_pipeline("kills").jobs
     except NotFound:
@@ -186,7 +186,7 @@ def positions(catalog: alpheus.Catalog) -> dict[str, int]:
 
 
 def weather_history(catalog: alpheus.Catalog) -> list[tuple[int, str, int]]:
-    """What the change feed of the weather must have been, from its versions themselves: (id, change, version)."""
+    """Return the expected change feed of the weather, computed from the versions: (id, change, version)."""
     history: list[tuple[int, str, int]] = []
     before: list[int] = []
     for event in catalog.events(names=["ops.weather"]):
@@ -206,7 +206,7 @@ Row = tuple[Any, ...]
 
 
 class Growing:
-    """The rows of a table that is only appended to, from version to version: each file is read once."""
+    """The rows of an append-only table, version after version. Each file is read once."""
 
     def __init__(self, lake: Path, name: str) -> None:
         self._lake = lake
@@ -214,7 +214,7 @@ class Growing:
         self._seen: set[str] = set()
 
     def since(self, now: alpheus.Snapshot) -> list[Row]:
-        """Those that came since it was asked last; none went."""
+        """Return the rows added since the last call, and check that no row has gone."""
         files = now.scan(self._name).files
         paths = {each.file.path for each in files}
         assert all(each.is_whole for each in files)
@@ -229,7 +229,7 @@ class Growing:
 
 
 class Owed:
-    """Rows that shall be in a table and are not yet, or the other way round."""
+    """Rows that must still appear in a table, or that appeared too early."""
 
     def __init__(self) -> None:
         self._balance: Counter[Row] = Counter()
@@ -242,8 +242,8 @@ class Owed:
 
 
 def check_versions(catalog: alpheus.Catalog, lake: Path, weather: list[tuple[int, str, int]]) -> int:
-    """At every version the outputs of each stage hold what follows from its inputs where it stood, row by row; returns
-    how many versions were looked at."""
+    """Check at every version, row by row, that the outputs of each stage follow from the inputs at its position.
+    Return the number of versions."""
     airlines = catalog.read("ref.airlines").to_pylist()
     upper = {row["carrier"]: row["name"].upper() for row in airlines}
     flights, named, runs = (Growing(lake, name) for name in ("ops.flights", "mart.named", "mart.runs"))
@@ -282,7 +282,7 @@ def check_versions(catalog: alpheus.Catalog, lake: Path, weather: list[tuple[int
 
 KILLS_SMALL, KILLS_FULL = 3, 50
 PARTS = 4
-"""Of the full run, of 200 kills. Each has a catalog of its own, and may be run by itself: `-k part2`."""
+"""The parts of the full run of 200 kills. Each part has its own catalog and can run alone: `-k part2`."""
 
 
 @pytest.fixture(params=[f"part{number}" for number in range(PARTS)])
@@ -337,7 +337,7 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
         until(lambda: daemon.process.poll() is not None, driver.lives)
         daemon.start()
 
-    # A short run has the first six: each way once, and each stage. Each part of the full one has all.
+    # A short run has the first six: each way and each stage once. Each part of the full run has all.
     kinds: list[Callable[[], object]] = [
         lambda: kill_a_worker_of("totals"),
         kill_the_daemon_while_it_works,
@@ -358,7 +358,7 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
         for number in range(kills):
             (kinds[number] if number < len(kinds) else moments.choice(kinds))()
             if number < len(kinds) or moments.random() < 0.5:
-                caught_up()  # else the next kill meets whatever the last one left
+                caught_up()  # else the next kill meets the rest of the last one
             else:
                 until(lambda: daemon.process.poll() is None, driver.lives)
         caught_up()

@@ -1,7 +1,7 @@
 """Power cuts at every system call of the local driver, on a file system that keeps what POSIX promises and no more.
 
-Each mix of operations runs once; after every system call all states that a power cut could leave are noted,
-with what was known by then: acknowledged, or shown to a reader. Then a new process starts on each of them.
+Each mix of operations runs once. After every system call the test notes all states that a power cut could leave, with
+the facts known by then: acknowledged, or shown to a reader. Then a new process starts on each state.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ LAKE = "/srv/lake"
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What every survivor must keep: the commit ids that a version may have, and the contents that a file may have
-    (None: it may be absent)."""
+    """The facts that every survivor must keep: the commit ids that a version may have, and the contents that a file
+    may have. None: the file may be absent."""
 
     slots: tuple[tuple[int, str], ...] = ()
     files: tuple[tuple[str, tuple[bytes | None, ...]], ...] = ()
 
 
 def now(call: Coroutine[Any, Any, _T]) -> _T:
-    """The result of a coroutine that waits for nothing."""
+    """Return the result of a coroutine that waits for nothing."""
     try:
         call.send(None)
     except StopIteration as stop:
@@ -52,7 +52,7 @@ def now(call: Coroutine[Any, Any, _T]) -> _T:
 
 
 class Machine:
-    """A file system, what is known about it, and every state that a power cut could have left so far."""
+    """A file system, the facts known about it, and every state that a power cut could have left so far."""
 
     def __init__(self, system: FakeFileSystem) -> None:
         self.system = system
@@ -66,7 +66,7 @@ class Machine:
         self._noted: tuple[int, Facts] | None = None
 
     def storage(self, *, create: bool = False) -> LocalStorage:
-        """The store of another process."""
+        """Return the store of another process."""
         return LocalStorage(LAKE, create=create, system=self.system, threads=0)
 
     def knows_version(self, version: int, commit_id: str) -> None:
@@ -93,7 +93,7 @@ class Machine:
 
 
 async def violations(survivor: Survivor, facts: Facts) -> list[str]:
-    """What is wrong for a process that starts after the power cut."""
+    """Return what is wrong for a process that starts after the power cut."""
     system = FakeFileSystem.of(survivor)
     found = [
         f"{path} holds {data!r:.40}"
@@ -109,7 +109,7 @@ async def violations(survivor: Survivor, facts: Facts) -> list[str]:
             except AlreadyExists:
                 journal = await lake.open()
             except NotEmpty:
-                return found  # what a killed creation left; nobody heard of it
+                return found  # the rest of a killed creation, which was never acknowledged
         else:
             journal = await lake.open()
         for version, commit_id in facts.slots:
@@ -130,7 +130,7 @@ async def violations(survivor: Survivor, facts: Facts) -> list[str]:
 
 
 async def all_violations(machine: Machine) -> list[str]:
-    machine.system.after = lambda _: None  # the writer's hints are still under way
+    machine.system.after = lambda _: None  # the writer's hints are still being stored
     return [text for survivor, facts in list(machine.states) for text in await violations(survivor, facts)]
 
 
@@ -138,7 +138,7 @@ async def all_violations(machine: Machine) -> list[str]:
 
 
 class TestLocalContractOnTheFake(StorageContract):
-    """What the driver sees of the fake is what it sees of a disk."""
+    """The driver sees the fake file system as it sees a disk."""
 
     async def make(self) -> Storage:
         self.system = FakeFileSystem()
@@ -149,7 +149,7 @@ class TestLocalContractOnTheFake(StorageContract):
 
 
 def left(system: FakeFileSystem) -> set[str]:
-    """The survivors as text: names with their contents."""
+    """Return the survivors as text: names with their contents."""
     return {
         " ".join(f"{path}={data.decode()}" if data is not None else path for path, data in survivor)
         for survivor in system.survivors()
@@ -165,7 +165,7 @@ def test_what_a_power_cut_may_leave() -> None:
     folder = system.open("/a", PREFIX_FLAGS, None)
     assert left(system) == {"/a"}
 
-    # A new file: the entry and the content are on their own.
+    # A new file: its entry and its content survive independently.
     file = system.open("f", STAGE_FLAGS, folder)
     system.write(file, memoryview(b"1234"), "f")
     zeros = "\0\0\0\0"
@@ -175,7 +175,7 @@ def test_what_a_power_cut_may_leave() -> None:
     system.fsync(folder, "a")
     assert left(system) == {"/a /a/f=1234"}
 
-    # A link and a rename: each entry is there or not.
+    # A link and a rename: each entry exists or not.
     system.link("f", folder, "g", folder, "g")
     assert left(system) == {"/a /a/f=1234", "/a /a/f=1234 /a/g=1234"}
     system.rename("f", folder, "h", root, "h")
@@ -188,7 +188,7 @@ def test_what_a_power_cut_may_leave() -> None:
     system.fsync(folder, "a")
     assert left(system) == {"/a /a/g=1234 /h=1234"}
 
-    # Replacing: the old or the new one, never neither; the new one perhaps without its content.
+    # Replacing: the old or the new file, never neither; the new one possibly without its content.
     other = system.open("i", STAGE_FLAGS, root)
     system.write(other, memoryview(b"x"), "i")
     system.rename("i", root, "h", root, "h")
@@ -254,7 +254,7 @@ def test_pages_survive_in_any_order() -> None:
 
 
 class Catalog:
-    """A catalog on a machine, and the process that writes it; the tree has nodes below its root."""
+    """A catalog on a machine, and the process that writes it. The tree has nodes below its root."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -262,7 +262,7 @@ class Catalog:
 
     @classmethod
     async def make(cls, machine: Machine, *, versions: int = 3) -> Catalog:
-        """The steps up to here are left out: they are those of `creating`."""
+        """Make the catalog. Its steps are not noted, because `creating` covers them."""
         machine._inside = True
         self = cls(machine)
         self.journal = await self.lake.create(order=3)
@@ -296,7 +296,7 @@ async def lone_commits(machine: Machine, rounds: int) -> None:
 
 
 async def groups(machine: Machine, rounds: int) -> None:
-    """Several definitions and nodes in one version."""
+    """Groups: several definitions and nodes in one version."""
     catalog = await Catalog.make(machine, versions=4)
     lake = catalog.lake
     for number in range(rounds):
@@ -356,7 +356,7 @@ async def puts_and_deletes(machine: Machine, rounds: int) -> None:
 
 
 async def rows(machine: Machine, rounds: int) -> None:
-    """Data files that another program wrote, their manifest segment, the commit that names it."""
+    """Rows: data files that another program wrote, their manifest segment, and the commit that names it."""
     catalog = await Catalog.make(machine, versions=1)
     lake, journal = catalog.lake, catalog.journal
     create = lake.table("base0", "t")
@@ -387,7 +387,7 @@ async def rows(machine: Machine, rounds: int) -> None:
 
 
 async def a_reader(machine: Machine, rounds: int) -> None:
-    """A process that reads the head at every step of the writer: what it was shown stays."""
+    """A process reads the head at every step of the writer, and the versions that it was shown stay."""
     catalog = await Catalog.make(machine)
     watch(machine, machine.storage())
     for number in range(rounds):
@@ -406,7 +406,7 @@ def watch(machine: Machine, storage: Storage) -> None:
 
 
 class Captured(Storage):
-    """A store in front of `inner` that keeps what it was to publish, and applies nothing of it."""
+    """A store in front of `inner` that keeps what it should publish and applies nothing."""
 
     publishes_at_once = True
 
@@ -442,8 +442,8 @@ class Captured(Storage):
 
 
 async def rivals(machine: Machine, step: int) -> bool:
-    """Another process publishes its version when the writer has made `step` calls of its own commit; False: the
-    commit has fewer calls."""
+    """Let another process publish its version after `step` calls of the writer's commit. Return False if the commit
+    has fewer calls."""
     catalog = await Catalog.make(machine)
     other_storage = machine.storage()
     captured = Captured(other_storage)
@@ -459,7 +459,7 @@ async def rivals(machine: Machine, step: int) -> bool:
     def rival(_: Syscall) -> None:
         if machine.steps != start + step:
             return
-        # Its own steps are noted as well.
+        # The other process's steps are noted as well.
         machine.between = lambda _: None
         machine._inside = False
         try:
@@ -502,7 +502,7 @@ async def test_every_power_cut(name: str, lane_count: Callable[[int, int], int])
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One `syncfs` for what is staged together, however few files."""
+    """Use one `syncfs` for all files that are staged together, however few there are."""
     monkeypatch.setattr("alpheus_journal.storage.local.AT_ONCE_MIN", 1)
 
 
@@ -549,7 +549,7 @@ class NoFolderSync(FakeFileSystem):
 
 
 class LinkFirst(FakeFileSystem):
-    """Content is synced after the link only."""
+    """Syncs the content only after the link."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -570,7 +570,7 @@ class LinkFirst(FakeFileSystem):
 
 
 class InPlace(FakeFileSystem):
-    """The slot is made exclusively and then written where it is."""
+    """Creates the slot exclusively and then writes it in place."""
 
     def link(self, source: str, source_directory: int, name: str, directory: int, path: str) -> None:
         data = self._folder(source_directory).entries[source].data  # type: ignore[union-attr]
@@ -582,7 +582,7 @@ class InPlace(FakeFileSystem):
 
 
 class NoWay(FakeFileSystem):
-    """The entries that lead to the prefix are not synced."""
+    """Does not sync the entries that lead to the prefix."""
 
     def fsync(self, fd: int, path: str) -> None:
         if path not in ("/", "/srv"):
@@ -613,14 +613,14 @@ async def test_a_driver_that_leaves_out_a_step_is_caught(
 
 
 class NoSyncOfAll(FakeFileSystem):
-    """The one `syncfs` is left out; the fsync of the last file is not."""
+    """Omits the one `syncfs` but not the fsync of the last file."""
 
     def syncfs(self, fd: int) -> None:
         return
 
 
 class SyncOfAllTooEarly(NoSyncOfAll):
-    """It comes before the last file is written that has no fsync of its own."""
+    """Calls syncfs before the last file without its own fsync is written."""
 
     def write(self, fd: int, data: memoryview, path: str) -> int:
         if not path.startswith("vn/"):
@@ -629,7 +629,7 @@ class SyncOfAllTooEarly(NoSyncOfAll):
 
 
 class SyncOfAllLast(NoSyncOfAll):
-    """It comes after the files have their names."""
+    """Calls syncfs after the files have their names."""
 
     def link(self, source: str, source_directory: int, name: str, directory: int, path: str) -> None:
         super().link(source, source_directory, name, directory, path)
@@ -647,7 +647,7 @@ async def test_one_sync_of_all_that_is_left_out_or_misplaced_is_caught(system: t
 
 
 async def test_a_reader_that_does_not_sync_is_caught() -> None:
-    """Whoever cannot sync shows what it sees: so a version is shown that a power cut takes back."""
+    """A reader that cannot sync shows a version that a power cut takes back, and the test finds it."""
     machine = Machine(FakeFileSystem())
     machine.system.fail = lambda call: (
         errno.EINVAL if machine._inside and call.name == "fsync" and machine.slots else None

@@ -1,7 +1,8 @@
-"""A store that is put back to an older copy while clients commit: next to nothing is acknowledged on top of it.
+"""A store is put back to an older copy while clients commit, and almost nothing is acknowledged on top of it.
 
-In virtual time, commits one after another, over a real directory and over a store like an object store; by a
-group writer, as a daemon has it, and by writers on storage. FORMAT.md, "A store that was put back", has the bound.
+The runs use virtual time, with commits one after another, over a real directory and over a store like an object store.
+A group writer, as in a daemon, and writers on storage commit. The section "A store that was put back" of FORMAT.md has
+the bound.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ COPIED_AFTER_VERSIONS = 10
 AFTER_SECONDS = 20.0
 COMMITS_WHILE_RESTORING = 30
 HARMLESS = {"corrupt_history", "history_replaced", "head_missing", "corrupt_index"}
-"""Findings about slots; any other would be a broken tree, or a file that is not there."""
+"""Findings about slots. Any other finding would be a broken tree or a missing file."""
 
 
 @contextlib.contextmanager
 def as_in_a_thread() -> Iterator[None]:
-    """Blocking calls, in virtual time: there is no thread, and nobody else to hold up."""
+    """Allow blocking calls in virtual time, where no thread exists and nothing else is delayed."""
     loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     try:
@@ -73,7 +74,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 class World:
-    """A place with a catalog, those who write it, and a copy that it is put back to."""
+    """A place with a catalog, its writers, and a copy to which the place is put back."""
 
     def __init__(self, seed: int, folder: Path | None, aged_seconds: float) -> None:
         self.loop = SimulatedLoop(seed)
@@ -88,22 +89,22 @@ class World:
         self.acknowledged: list[Acknowledged] = []
         self.refusals: list[AlpheusError] = []
         self.ended = 0.0
-        """When the restore was over."""
+        """The time when the restore was complete."""
         self.copied_head = 0
         self.enough = 1 << 30
         self.has_enough = asyncio.Event()
         self._number = 0
 
     def storage(self, *, create: bool = False) -> Storage:
-        """A way of a process of its own to the store."""
+        """Return the store as a separate process opens it."""
         if self.folder is not None:
             return Directory.at(self.folder, create=create)
         return LatencyStorage(self.memory, 0.002)
 
-    # --- who writes
+    # --- the writers
 
     async def client(self, commit: Callable[[Transaction], Awaitable[int]], journal: Journal) -> None:
-        """Commits until it is told that the history is another one, or for long enough after the restore."""
+        """Commit until the history is reported as replaced, or long enough after the restore."""
         while self.loop.time() < self.ended + AFTER_SECONDS or not self.ended:
             self._number += 1
             name = f"n{self._number}"
@@ -177,7 +178,7 @@ class World:
 
     @as_in_a_thread()
     def swap(self, folder: str = "") -> None:
-        """The folder, or one in it, is the copy's from now on."""
+        """Replace the folder, or one in it, by the copy's."""
         assert self.folder is not None
         assert self.backup is not None
         (self.folder / folder).rename(self.folder.parent / "aside")
@@ -185,7 +186,7 @@ class World:
 
     @as_in_a_thread()
     def put_back(self, path: str) -> None:
-        """One file as the copy has it."""
+        """Put one file back as in the copy."""
         kept = self.kept.get(path)
         if self.folder is None:
             if kept is None:
@@ -209,7 +210,7 @@ class World:
         self.ended = self.loop.time()
 
     async def _restore_slowly(self) -> None:
-        """As tools do: what is there is listed; by the time that it is deleted more has come."""
+        """Restore as tools do: list the files, and delete them later, when more files have come."""
         listed = self.names()
         self.enough = len(self.acknowledged) + COMMITS_WHILE_RESTORING
         await self.has_enough.wait()
@@ -232,7 +233,7 @@ class World:
             await self.restore(way)
 
     async def found_later(self) -> None:
-        """What a reader sees that opens now, and what `check` says."""
+        """Check what a new reader sees and what `check` reports."""
         storage = self.storage()
         log = await Log.open(storage)
         visible = set()
@@ -273,7 +274,7 @@ def test_a_store_put_back_under_writers(
         folder = tmp_path / str(seed) if is_local else None
         if folder is not None:
             folder.mkdir()
-        # Older than twice what the restore takes, and the time between two looks.
+        # Longer than twice the restore, and longer than the time between two verifications.
         world = World(seed, folder, aged_seconds=5.0 if is_local else 14.0)
         world.loop.run(world.main(who, way))
         after = sorted({item.version for item in world.acknowledged if item.at > world.ended})
@@ -284,7 +285,7 @@ def test_a_store_put_back_under_writers(
             latest = max(item.at for item in world.acknowledged)
             assert latest <= world.ended + interval + 0.1, where
         else:
-            assert len(after) <= (1 if who == "daemon" else 2), where  # one a process
+            assert len(after) <= (1 if who == "daemon" else 2), where  # one for each process
         told = [error for error in world.refusals if error.kind == "history_replaced"]
         if way == "another folder":
             assert all("another directory" in error.message for error in world.refusals), world.refusals[:3]

@@ -1,5 +1,8 @@
-"""Commits on S3 when replies are lost, requests late, doubled or refused, and the server dies: rows 1 to 6 of the
-fault matrix with real requests. A proxy between the writer and a real server does what the server will not."""
+"""Commits on S3 when replies are lost, requests come late, repeated or refused, and the server dies.
+
+These tests cover rows 1 to 6 of the fault matrix with real requests. A proxy between the writer and a real server makes
+the faults.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from alpheus_journal.testing.proxy import (
 
 
 class QuickClock(SystemClock):
-    """Pauses take no time, so that settling asks again at once; `between` runs in each."""
+    """A clock whose pauses take no time, so that settling asks again immediately. `between` runs in each pause."""
 
     def __init__(self) -> None:
         self.pauses = 0
@@ -53,7 +56,7 @@ class QuickClock(SystemClock):
 
 
 class Rig:
-    """A catalog on a real server; `writer` reaches it through the proxy, `other` directly."""
+    """A catalog on a real server. `writer` reaches it through the proxy, `other` directly."""
 
     def __init__(self, server: S3Server, proxy: TcpProxy) -> None:
         self.server = server
@@ -88,7 +91,8 @@ class Rig:
         return Transaction(id=self.identities.uuid7(), begin_version=begin, operations=(operation,))
 
     async def history(self) -> dict[str, int]:
-        """Version by transaction id, as a fresh reader finds it; each is there once, and the catalog is sound."""
+        """Return the version by transaction id from a new reader. Check that ids are unique and the catalog is
+        sound."""
         journal = await Journal.open(open_s3(self.url))
         try:
             entries = [(entry.transaction.id, entry.version) async for entry in journal.log()]
@@ -105,7 +109,7 @@ def _prefix(url: str) -> str:
 
 
 def create_of(version: int) -> Match:
-    """The conditional PUT of a version's root."""
+    """Return a match for the conditional PUT of a version's root."""
     name = version_file(version, 32)
 
     def match(found: Request) -> bool:
@@ -146,7 +150,7 @@ REFUSALS = [
     ids=str,
 )  # fmt: skip
 async def test_whatever_becomes_of_the_root_it_is_committed_once(rig: Rig, actions: list[Action]) -> None:
-    """Rows 1 to 5: every copy of the root carries the same bytes to the same slot, and whoever holds it is asked."""
+    """Rows 1 to 5: every copy of the root has the same bytes and slot, and the writer looks up the slot's holder."""
     rig.proxy.script(rig.slot, *actions)
     transaction = rig.transaction("new")
     committed = await rig.writer.commit(transaction)
@@ -161,14 +165,14 @@ async def test_whatever_becomes_of_the_root_it_is_committed_once(rig: Rig, actio
 
 
 async def test_a_lost_reply_costs_one_read_and_no_second_root(rig: Rig) -> None:
-    """No repetition hides below the driver: what arrives is what it sent."""
+    """The driver repeats no request below the journal: the server gets exactly the requests that were sent."""
     rig.proxy.script(rig.slot, LoseReply())
     await rig.writer.commit(rig.transaction("new"))
     assert rig.proxy.count(rig.slot) == 1
 
 
 async def test_a_storm_of_503_while_files_are_uploaded(rig: Rig) -> None:
-    """Row 6: what may be repeated is, within the deadline; past it nothing was applied."""
+    """Row 6: repeatable requests are repeated until the deadline; after it, nothing was applied."""
     uploads: Match = lambda r: r.method == "PUT" and "/vn/" not in r.path  # noqa: E731
     rig.proxy.script(uploads, *[s3_error(503, "SlowDown")] * 3)
     assert (await rig.writer.commit(rig.transaction("patient"))).version == 2
@@ -186,8 +190,8 @@ async def test_a_storm_of_503_while_files_are_uploaded(rig: Rig) -> None:
 
 @pytest.mark.parametrize("late", ["before", "after"])
 async def test_a_root_that_lands_after_its_writer_gave_up(rig: Rig, late: str) -> None:
-    """Row 2: the slot is closed before anything else is written, so the late copy changes nothing, or it is the
-    commit. Meanwhile another writer goes on."""
+    """Row 2: the slot is closed before anything else is written, so the late copy changes nothing or is the commit.
+    Meanwhile another writer continues."""
     rig.proxy.always(rig.slot, Hold())
     transaction, rival = rig.transaction("new"), rig.transaction("rival")
     error = await raises(OutcomeUnknown, rig.writer.commit(transaction, timeout_seconds=0.2))
@@ -208,7 +212,7 @@ async def test_a_root_that_lands_after_its_writer_gave_up(rig: Rig, late: str) -
 
 
 async def test_a_root_that_lands_while_its_writer_settles(rig: Rig) -> None:
-    """The rival takes the slot in the pause between the lost request and the next; then the late copy arrives."""
+    """The rival takes the slot in the pause between the lost request and the next, then the late copy arrives."""
     rig.proxy.script(rig.slot, Hold())
     transaction, rival = rig.transaction("new"), rig.transaction("rival")
 
@@ -217,7 +221,7 @@ async def test_a_root_that_lands_while_its_writer_settles(rig: Rig) -> None:
         await rig.other.commit(rival)
         assert [held.status for held in await rig.proxy.release()] == [412]
 
-    # The reply is lost, and so is the first look at who holds the slot: that one ends in a pause.
+    # The reply is lost, and so is the first lookup of the slot's holder, which ends in a pause.
     def is_look(request: Request) -> bool:
         return request.method in ("GET", "HEAD") and request.path in {held.path for held in rig.proxy.held}
 
@@ -230,7 +234,7 @@ async def test_a_root_that_lands_while_its_writer_settles(rig: Rig) -> None:
 
 
 async def test_many_faults_in_many_commits(rig: Rig, lane_count: Callable[[int, int], int]) -> None:
-    """Two writers, one of them behind a proxy that spoils a third of its writes."""
+    """Two writers commit, one of them behind a proxy that spoils a third of its writes."""
     seed = 7
     chance = random.Random(seed)
     spoil = [LoseReply(), CutBefore(), Twice(), Hold(), *REFUSALS]
@@ -321,7 +325,7 @@ async def processes(*commands: list[str]) -> AsyncIterator[list[Any]]:
 
 
 class Storm:
-    """Eight lanes of puts and creates that end when the server does."""
+    """Eight loops of puts and creates that end when the server does."""
 
     def __init__(self, storage: Storage, kill_after: int) -> None:
         self.acknowledged: dict[str, bytes] = {}
@@ -346,7 +350,7 @@ class Storm:
 async def test_what_was_acknowledged_survives_a_killed_server(
     crash_s3: S3Server, lane_count: Callable[[int, int], int]
 ) -> None:
-    """kill -9 in a storm of puts and creates. An unanswered one is there whole, or not at all."""
+    """After kill -9 during puts and creates, acknowledged writes survive and unanswered ones are whole or absent."""
     for round_number in range(lane_count(2, 30)):
         storage = open_s3(crash_s3.url(deadline="0", read_timeout="5"))
         storm = Storm(storage, kill_after=60 + 23 * (round_number % 5))
@@ -372,7 +376,7 @@ async def test_what_was_acknowledged_survives_a_killed_server(
 async def test_commits_survive_a_killed_server(
     crash_s3: S3Server, lane_count: Callable[[int, int], int]
 ) -> None:
-    """The journal goes on by itself when the server is back; every acknowledged commit is in the log."""
+    """The journal recovers by itself when the server is back, and every acknowledged commit is in the log."""
     storage = open_s3(crash_s3.url(deadline="1", read_timeout="5", self_test="false"))
     await Journal.create(storage)
     writer = await Journal.open(storage)

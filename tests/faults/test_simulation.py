@@ -1,10 +1,10 @@
-"""Four writers on one store in a simulated world, seed after seed; and proof that broken writers do not get through.
+"""Four writers on one store in a simulated world, for many seeds; and proof that broken writers are found.
 
     python tests/faults/test_simulation.py SEED            replay one seed
-    python tests/faults/test_simulation.py FIRST:END       a range; --done FILE: skip and record what passed
+    python tests/faults/test_simulation.py FIRST:END       a range; --done FILE: skip and record the seeds that passed
 
-The simulated world: `alpheus_journal/testing/simulation/loop.py`. What the clients do: `world.py` beside it; what must
-be true afterwards: `verdict.py`. Here: the daemon's writer and hub as one of the fronts, the lanes, the broken
+The simulated world is in `alpheus_journal/testing/simulation/loop.py`. Beside it, `world.py` has the clients and
+`verdict.py` the checks. This file has the daemon's writer and hub as one of the fronts, the lanes, and the broken
 variants.
 """
 
@@ -63,7 +63,8 @@ BROKEN_SEEDS_MAX = 60
 
 
 class DaemonFront:
-    """The daemon's writer: a queue, and one task that takes all that waits into one version. Its hub and its poller."""
+    """The daemon's writer as a front, with its hub and its poller. One task commits all that is queued in one
+    version."""
 
     def __init__(self, journal: Journal, loop: SimulatedLoop) -> None:
         self._journal = journal
@@ -157,13 +158,13 @@ CHANGES = (
     "delete_mixed", "update_mixed", "merge_mixed", "overwrite_mixed",
     "delete_rewriting", "update_rewriting", "merge_rewriting", "overwrite_rewriting",
 )  # fmt: skip
-"""What happens to rows that have a model (`lakeside`)."""
+"""Changes of rows that have a model (`lakeside`)."""
 CHANGES_SMALL = tuple(
     n for n in CHANGES if n.endswith(("append", "on_read", "rewriting", "compact", "merged", "hiding"))
 )
-"""Likewise in few seeds."""
+"""The changes that occur even in few seeds."""
 OPERATIONS_SMALL = [name for name in OPERATIONS if name != "CommitIceberg"]
-"""Pointers move in one seed of twenty."""
+"""The operations that occur even in few seeds. Pointers move in one seed of twenty."""
 
 
 def line_of(report: Report) -> str:
@@ -182,8 +183,8 @@ def totals_of(lines: Sequence[str]) -> Counter[str]:
 
 
 def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Path) -> None:
-    """Seeds from 0, in two processes. With ALPHEUS_SIMULATION_DONE=FILE a run that was stopped goes on after the seeds
-    that it passed."""
+    """Seeds from 0, in two processes. With ALPHEUS_SIMULATION_DONE=FILE a stopped run resumes after the seeds that
+    passed."""
     count = lane_count(SEEDS_SMALL, SEEDS_FULL)
     done = Path(os.environ.get("ALPHEUS_SIMULATION_DONE", tmp_path / "done"))
     commands = [
@@ -198,7 +199,7 @@ def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Pat
         ]
         for first in range(WORKERS)
     ]
-    # Into files: one whose pipe is full would wait until those before it have ended.
+    # Output goes to files: a process whose pipe is full would wait until the earlier processes have ended.
     told = [Path(f"{done}.{first}.told") for first in range(WORKERS)]
     processes = []
     for command, path in zip(commands, told, strict=True):
@@ -210,14 +211,14 @@ def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Pat
     assert len({line.split()[0] for line in reports}) == count
     totals = totals_of(reports)
     print(dict(totals))
-    # A lane in which nothing of a kind happens tests nothing of it.
+    # If an operation never occurs in a lane, the lane does not test it.
     expected = (*OPERATIONS, *CHANGES) if count == SEEDS_FULL else (*OPERATIONS_SMALL, *CHANGES_SMALL)
     assert not {name for name in (*COUNTED, *expected) if not totals[name]}, totals
     assert totals["commits"] > 12 * count
 
 
 def test_a_seed_repeats_in_any_process() -> None:
-    """The same trace whatever the hash seed of the process."""
+    """A seed gives the same trace in any process, whatever the hash seed."""
     traces = set()
     for hash_seed in ("1", "2"):
         output = subprocess.run(
@@ -232,7 +233,7 @@ def test_a_seed_repeats_in_any_process() -> None:
     assert "trace=" in traces.pop()
 
 
-# --- broken variants: each must be found
+# --- broken variants: the simulation must find each
 
 
 def opening(break_it: Callable[[Journal], None]) -> Parts:
@@ -245,7 +246,7 @@ def opening(break_it: Callable[[Journal], None]) -> Parts:
 
 
 class Hasty(Publisher):
-    """Goes on after an unknown outcome without finding out what became of it."""
+    """Continues after an unknown outcome without settling it."""
 
     async def settle(self, deadline_millis: int | None) -> bool:
         with contextlib.suppress(AlpheusError):
@@ -255,7 +256,7 @@ class Hasty(Publisher):
 
 
 class Pessimist(Committer):
-    """Takes an unknown outcome for a failure, and says so."""
+    """Reports an unknown outcome as a failure."""
 
     async def commit_group(self, transactions: Sequence[Transaction], **options: Any) -> list[Answer]:
         answers = await super().commit_group(transactions, **options)
@@ -266,7 +267,7 @@ class Pessimist(Committer):
 
 
 class Forgetful(Publisher):
-    """Does not know its own root when it meets it in the slot."""
+    """Does not recognize its own root in the slot."""
 
     async def _find_holder(self, staged: Any) -> str | None:
         holder = await super()._find_holder(staged)
@@ -274,7 +275,7 @@ class Forgetful(Publisher):
 
 
 class Trusting(Follower):
-    """Believes a hint that names nothing newer, three times in a row."""
+    """Trusts a hint that names nothing newer, three times in a row."""
 
     believed = 0
 
@@ -288,7 +289,7 @@ class Trusting(Follower):
 
 
 class Skipping(Follower):
-    """Takes the newest version and passes over those between."""
+    """Takes the newest version and skips those between."""
 
     async def _advance(self) -> None:
         newest = await self.log.head(self.head.version)
@@ -298,13 +299,13 @@ class Skipping(Follower):
             definitions = await self.definitions_of(record)
             if self.head.version >= newest:
                 return
-            self.state = None  # it would notice
+            self.state = None  # the state would notice
             self.head = self._head_of(await self.log.read(newest - 1)) if newest else self.head
             self.accept(self._head_of(root), record, definitions)
 
 
 class Hushing(Follower):
-    """Passes over events that have expired, and says nothing."""
+    """Skips expired events silently."""
 
     async def event(self, version: int, *, details: bool = False) -> Event:
         try:
@@ -316,7 +317,7 @@ class Hushing(Follower):
 
 
 class Keyless(Follower):
-    """Knows of no retry key."""
+    """Never finds a retry key."""
 
     async def find_by_key(self, key: str) -> None:
         return None
@@ -331,14 +332,14 @@ class Unread(Retries):
 
 
 class Unmarked(Retries):
-    """Does not look at what tables remember of a writer."""
+    """Does not look at the writer marks of tables."""
 
     async def _answer_from_writer(self, transaction: Transaction, load: Load) -> None:
         return None
 
 
 class Careless(Retries):
-    """Goes on when versions that it would have to look at have expired."""
+    """Continues when versions that it would have to look at have expired."""
 
     async def _answer_since_begin(self, stakes: Stakes) -> Answer:
         answer = await super()._answer_since_begin(stakes)
@@ -388,7 +389,7 @@ PLANS = {
     "skips writer marks": STREAMING,
     "skips versions": CALM,
 }
-"""Runs in which what a variant gets wrong comes up often; the others are harsh in every way."""
+"""The plans in which a variant's mistake matters often. The other variants use the plan that is harsh in every way."""
 
 BROKEN: dict[str, Parts] = {
     "rebases without settling": publisher(Hasty),
@@ -407,14 +408,14 @@ BROKEN: dict[str, Parts] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_variants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "skips writer marks":  # a group looks at them by itself, and would wait for ever
+    if name == "skips writer marks":  # a group looks at the marks by itself, and would wait forever
         monkeypatch.setattr(judge, "_was_written", lambda transaction, workspace: False)
         monkeypatch.setattr(row_operations, "_check_not_written", lambda name, mark, context: None)
     find(name, PLANS.get(name, HARSH), BROKEN[name])
 
 
 def find(name: str, plan: Plan, parts: Parts) -> None:
-    """Fails when no seed does."""
+    """Fail unless some seed finds the variant."""
     telemetry.configure("error")
     for seed in range(BROKEN_SEEDS_MAX):
         try:
@@ -427,19 +428,19 @@ def find(name: str, plan: Plan, parts: Parts) -> None:
     pytest.fail(f"{name}: not found in {BROKEN_SEEDS_MAX} seeds")
 
 
-# --- broken executions of changes of rows: each must be found
+# --- broken executions of row changes: the simulation must find each
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def method(owner: type, name: str, broken: Callable[..., Any]) -> Break:
-    """`broken` gets the method that it stands for, and its arguments."""
+    """Replace a method by `broken`, which gets the real method and its arguments."""
     real = getattr(owner, name)
     return lambda patch: patch.setattr(owner, name, lambda *given: broken(real, *given))
 
 
 def rule(stake: Stake, aspect: Aspect) -> Break:
-    """Such a stake and such a touch do not collide."""
+    """Remove the collision between this stake and this aspect."""
     off = Rule(retryable=True, collides=lambda claim, touch: False)
     return lambda patch: patch.setitem(conflicts.RULES, (stake, aspect), off)
 

@@ -1,6 +1,6 @@
-"""A minute of everything at once (ten minutes in the slow lane): soak_driver.py tells what runs and what must hold.
+"""A soak of all parts for a minute, or ten minutes in the slow lane. See soak_driver.py for the load and the checks.
 
-And that its judges do find what must not be: lies are planted into what a small run saw.
+The judges themselves are tested too: errors are planted into the records of a small run, and the judges must find them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def test_soak(tmp_path: Path, lane_count: Callable[[int, int], int]) -> No
     assert run.ledger.failovers
     assert all(turns.killed and turns.done >= run.last for turns in run.turns)
     if seconds >= LONG_SECONDS:
-        # Else the strict bound of memory would hold of nothing.
+        # Else no life would be checked against the strict bound of memory.
         assert len(run.full_lives) >= len(run.daemons), "no life went on for long after its window was full"
 
 
@@ -49,7 +49,7 @@ async def test_soak(tmp_path: Path, lane_count: Callable[[int, int], int]) -> No
 
 
 async def small_run(url: str) -> tuple[Ledger, list[Subscriber], int]:
-    """Two clients of the library, one after the other, and a subscriber that saw all of it."""
+    """Run two clients of the library, one after the other, and a subscriber that sees every version."""
     journals, ledger = [await library(url) for _ in range(2)], Ledger()
     first, second = (
         Writer(name, [journal], ledger, random.Random(1))
@@ -58,7 +58,7 @@ async def small_run(url: str) -> tuple[Ledger, list[Subscriber], int]:
     for client in (first, second, first):
         name = SHARED if client is second else f"{client.name}{client.seen}"
         await client.commit(CreateNamespace(name=name, namespace_id=IDENTITIES.uuid4()))
-    await second.commit(CreateNamespace(name="a0", namespace_id=IDENTITIES.uuid4()))  # there is one: refused
+    await second.commit(CreateNamespace(name="a0", namespace_id=IDENTITIES.uuid4()))  # it exists: refused
     subscriber = Subscriber([], random.Random(1))
     async for event in journals[0].events():
         if isinstance(event, Event):
@@ -137,7 +137,7 @@ GOOD: tuple[list[Turn], list[Turn]] = (
 @pytest.mark.parametrize(
     ("delivered", "acknowledged"),
     [
-        ([*GOOD[0][:1], *GOOD[0][2:]], GOOD[1]),  # 2 was passed over in its turn
+        ([*GOOD[0][:1], *GOOD[0][2:]], GOOD[1]),  # 2 was skipped in its turn
         (GOOD[0][:-1], GOOD[1][:1]),  # 4 never came
         ([*GOOD[0], (0, 2, 4)], GOOD[1]),  # twice in one turn
         ([*GOOD[0][:3], (0, 2, 2), *GOOD[0][3:]], GOOD[1]),  # 2 was acknowledged
@@ -157,7 +157,7 @@ def test_turns_that_must_not_be(delivered: list[Turn], acknowledged: list[Turn])
 
 @pytest.mark.parametrize("kib", [0, 64])
 def test_a_leak_is_measured(tmp_path: Path, kib: int) -> None:
-    """A page each version; a jump of the allocator in between does not count."""
+    """A leak of a page for each version is measured, and a single jump of the allocator does not count."""
     daemon = Daemon("d", "file:///nowhere", tmp_path)
     jumps = [20 << 20 if number == 50 else 0 for number in range(100)]
     daemon.lives = [

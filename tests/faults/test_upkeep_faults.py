@@ -1,6 +1,7 @@
-"""A daemon is killed or stands still while a group is staged ahead, or while checkpoints, index runs and symbol lists
-are written (`upkeep_driver.py`): one history, each transaction whole and once, and what is half there costs time only.
-Rows 15 to 17, 20 and 22 of FAULTS.md.
+"""A daemon is killed or paused while a group is staged ahead, or while upkeep files are written (`upkeep_driver.py`).
+
+Upkeep files are checkpoints, index runs and symbol lists. The catalog keeps one history, each transaction is whole and
+committed once, and a half-written file costs only time. Rows 15 to 17, 20 and 22 of FAULTS.md.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from alpheus_journal.testing import Lake
 DRIVER = Path(__file__).parent / "drivers" / "upkeep_driver.py"
 HITS_MAX = 3
 ATTEMPTS = 6
-"""For what comes by chance: another writer takes the slot of a version on which one is staged."""
+"""Attempts for events that occur by chance: another writer takes the slot of a version with a staged successor."""
 COMMITS = 2
-"""Of each client beside a pause: enough to go on when it is over."""
+"""The commits of each client beside a pause: enough to continue when the pause ends."""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where the system has such a place: a kill loses no page of the kernel, a disk only takes time."""
+    """A folder in memory if possible: a kill loses no page of the kernel, and a disk only takes time."""
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
     path = Path(tempfile.mkdtemp(prefix="alpheus-upkeep-", dir=place))
     yield path
@@ -57,7 +58,7 @@ def drive(folder: Path, seed: int, points: list[str]) -> list[dict[str, str]]:
 
 
 def test_killed_in_the_upkeep(folder: Path, lane_count: Callable[[int, int], int]) -> None:
-    """At the first hit of each point, and at random ones."""
+    """Kills at the first hit of each point, and at random hits."""
     seed, rounds = random.randrange(1 << 30), lane_count(0, 300)
     print(f"seed {seed}, {rounds} rounds")
     rng = random.Random(seed)
@@ -79,7 +80,7 @@ def test_killed_in_the_upkeep(folder: Path, lane_count: Callable[[int, int], int
 
 
 class Meanwhile:
-    """What others do while somebody stands at a point."""
+    """The work of other processes while the daemon stands at a point."""
 
     def __init__(self, open_one: Opening, armed: Armed) -> None:
         self.open_one = open_one
@@ -93,7 +94,7 @@ class Meanwhile:
         await self.armed.arrived()
         self.arrived = True
         journal = await Journal.open(await self.open_one())
-        keeping(journal).replay.checkpoints_kept = 1  # what the other one relies on is gone, too
+        keeping(journal).replay.checkpoints_kept = 1  # what the paused daemon relies on is removed
         await journal.load_state()
         identities = RandomIdentities()
         for number in range(versions):
@@ -116,18 +117,18 @@ class Meanwhile:
 async def test_paused_in_the_upkeep(
     point: str, folder: Path, lane_count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Versions come, hints are written and deleted, and old versions expire before it goes on."""
-    if point == "commit.ahead_dropped":  # who gives way loses slots by chance only
+    """Before the paused work continues, versions are added, hints are written and deleted, and old versions expire."""
+    if point == "commit.ahead_dropped":  # a writer that waits its turn loses slots only by chance
 
         async def at_once(*_: object) -> float:
             return 0.0
 
         monkeypatch.setattr(Contention, "wait", at_once)
     rng = random.Random(point)
-    first = UPKEEP.index(point)  # each way of `work` somewhere in a small run
+    first = UPKEEP.index(point)  # so that a small run has each way of `work`
     rounds = lane_count(1, 20)
     if point == "commit.ahead_dropped":
-        rounds = 1  # in some ways of `work` hardly any group that is staged ahead is dropped
+        rounds = 1  # some ways of `work` rarely drop a group that is staged ahead
     for number in range(first, first + rounds):
         lake = folder / f"lake{number}"
         await template(await asyncio.to_thread(open_storage, lake.as_uri(), create=True))

@@ -1,9 +1,12 @@
-"""Daemons on one prefix under load and torment, and what must be true of it: for the tests beside this file.
+"""Daemons, clients and subscribers on one prefix, the faults they get under load, and the checks at the end.
 
-Everybody writes down what he was told (`Ledger`); the end is judged by the log as it is on storage, executed on a
-model: every acknowledged transaction is there once and where it was said to be, no refused one is anywhere; the order
-of versions respects real time; the stored catalog is what the operations give; every subscriber got every version once
-and in order.
+The tests in the folder above use this module. Every client records its answers in a `Ledger`. The judge executes the
+stored log on a model and checks:
+
+- each acknowledged transaction is in the log once, at its version, and no refused transaction is in the log;
+- the order of versions respects real time;
+- the stored catalog is what the operations give;
+- each subscriber got every version once and in order.
 """
 
 from __future__ import annotations
@@ -58,9 +61,9 @@ from alpheus_journal.testing.simulation.history import CatalogState, canonical, 
 IDENTITIES = RandomIdentities()
 START_SECONDS_MAX = 60
 ANSWER_SECONDS_MAX = 2.0
-"""Waiting longer for a daemon, a client asks another one."""
+"""A client that waits longer for a daemon asks another one."""
 SILENCE_SECONDS_MAX = 3.0
-"""Daemons here give a sign to each subscriber every second."""
+"""Daemons here send a heartbeat to each subscriber every second."""
 STOPPED_SECONDS_MAX = 2.5
 END_SECONDS_MAX = 120
 SHARED = "shared"
@@ -72,7 +75,7 @@ CACHES = ("alpheus_cache_bytes", "alpheus_event_ring_bytes")
 
 
 class Sample(NamedTuple):
-    """A look at a daemon: the head that it knew, bytes (resident; held by its caches, which are bounded), counts."""
+    """One measurement of a daemon: the known head, resident bytes, bytes of its bounded caches, and counts."""
 
     at: float
     version: int
@@ -83,7 +86,7 @@ class Sample(NamedTuple):
 
 
 class Daemon:
-    """A daemon process, and all its lives: it starts again on the port that it got first."""
+    """A daemon process that can be killed and restarted on its first port. Measurements are kept for each life."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class Daemon:
             "127.0.0.1:0",
         ]
         with self.log.open("ab") as log:
-            log.write(b"\n")  # a life that was killed may have ended in the middle of a line
+            log.write(b"\n")  # a killed life may have ended in the middle of a line
             self._read = log.tell()
             self.process = subprocess.Popen(command, stderr=log)
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -170,23 +173,23 @@ class Daemon:
         self.process.wait()
 
     def end(self) -> None:
-        """In order; AssertionError when it is not."""
+        """End the process in an orderly way. Raise AssertionError if its status is not 0."""
         if self.process is not None and self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
             assert self.process.wait(30) == 0, self.log.read_text()[-2000:]
 
     def drop(self) -> None:
-        """Whatever has become of it."""
+        """Kill the process in any state."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
     async def look(self) -> None:
-        """Note what it takes, unless it is away just now."""
+        """Record what the process uses, unless it is down."""
         with contextlib.suppress(
             OSError, psutil.Error, TimeoutError, ValueError, KeyError
-        ):  # an answer cut short
+        ):  # down, or an incomplete answer
             async with asyncio.timeout(1.0):
                 assert self.process is not None
                 life, process = self.lives[-1], psutil.Process(self.process.pid)
@@ -214,11 +217,11 @@ class Daemon:
         return {name: float(value) for name, _, value in pairs}
 
 
-# --- what clients are told -------------------------------------------------------------------------
+# --- answers to clients --------------------------------------------------------------------------------
 
 
 class Asked(msgspec.Struct):
-    """A transaction that a client sent, and what it was told in the end."""
+    """A transaction that a client sent, and the final answer."""
 
     client: str
     transaction: Transaction
@@ -230,7 +233,7 @@ class Asked(msgspec.Struct):
 
 
 class Ledger:
-    """Who asked for what, and what he was told, by one clock."""
+    """All transactions and reads of all clients with their answers, by one clock."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}
@@ -265,14 +268,14 @@ class Ledger:
         )
 
     async def more(self, count: int) -> None:
-        """Return when `count` more commits were acknowledged."""
+        """Return when `count` more commits have been acknowledged."""
         goal = self.committed + count
         while self.committed < goal:
             await self._changed.wait()
 
 
 class Way(Protocol):
-    """How a client gets to the catalog."""
+    """How a client reaches the catalog."""
 
     async def commit(self, transaction: Transaction) -> Committed: ...
 
@@ -286,7 +289,7 @@ class Way(Protocol):
 async def remote(daemon: Daemon, *, streamed: bool = True) -> RemoteAccess:
     access = RemoteAccess(f"grpc://{daemon.address}", timeout=ANSWER_SECONDS_MAX)
     access._commits._is_supported = (
-        streamed  # False: as with a daemon of an older release, each in a call of its own
+        streamed  # False: as with a daemon of an older release, one call for each commit
     )
     return access
 
@@ -296,7 +299,7 @@ async def library(url: str) -> Journal:
 
 
 class Client:
-    """Commits one transaction after the other; where there is no answer it sends the same to the next daemon."""
+    """Commits one transaction after the other. Without an answer it sends the same transaction to the next daemon."""
 
     def __init__(self, name: str, ways: Sequence[Way], ledger: Ledger, rng: random.Random) -> None:
         self.name = name
@@ -304,11 +307,11 @@ class Client:
         self.ledger = ledger
         self.rng = rng
         self.seen = 0
-        """The newest version that it knows."""
+        """The newest version that the client knows."""
         self._at = 0
 
     async def commit(self, *operations: Operation) -> int | None:
-        """The version; None when it was refused for good."""
+        """Commit and return the version, or None if the transaction was definitely refused."""
         transaction = Transaction(
             id=IDENTITIES.uuid7(), begin_version=self.seen, operations=operations, principal=self.name
         )
@@ -321,7 +324,7 @@ class Client:
             except (OutcomeUnknown, TimeoutError):
                 is_in_doubt = True
             except (Unavailable, Exhausted):
-                pass  # not by this one
+                pass  # not through this daemon
             except AlpheusError as refused:
                 return await self._refused(asked, refused, is_in_doubt)
             else:
@@ -339,7 +342,7 @@ class Client:
         await asyncio.sleep(0.02)
 
     async def _refused(self, asked: Asked, refused: AlpheusError, is_in_doubt: bool) -> int | None:
-        """An attempt before this one may still be under way somewhere: then only settling is final."""
+        """Return the version or None. An earlier attempt may still be running, and then only settling is final."""
         outcome = Outcome(state="cancelled")
         while is_in_doubt:
             try:
@@ -369,7 +372,7 @@ class Client:
 
 
 class Writer(Client):
-    """Creates, changes and drops tables in a namespace of its own, and now and then in one that all share."""
+    """Creates, changes and drops tables in its own namespace, and sometimes in one that all writers share."""
 
     async def run(self, stop: asyncio.Event, pause_seconds: float = 0.0) -> None:
         tables: set[str] = set()
@@ -419,7 +422,7 @@ Essence = tuple[int, str, tuple[str, ...]]
 
 
 class Subscriber:
-    """Follows the log, with whatever daemon gives signs of life; `slow` takes its time and asks for definitions."""
+    """Follows the log through any daemon that sends signs of life. A `slow` one pauses and asks for definitions."""
 
     def __init__(self, ways: Sequence[Any], rng: random.Random, *, slow: bool = False) -> None:
         self.seen: list[Essence] = []
@@ -430,7 +433,7 @@ class Subscriber:
         self._slow = slow
 
     async def run(self, last: asyncio.Future[int]) -> None:
-        """Until it has got the version that is told to be the last."""
+        """Follow until the last version, which `last` names, has arrived."""
         after: str | None = None
         while not (last.done() and self.seen and self.seen[-1][0] >= last.result()):
             stream = self._ways[self._at % len(self._ways)].events(
@@ -454,11 +457,11 @@ class Subscriber:
                 await asyncio.sleep(0.05)
 
 
-# --- torment ---------------------------------------------------------------------------------------
+# --- faults --------------------------------------------------------------------------------------------
 
 
 class Act(NamedTuple):
-    """After so many commits, to that daemon; `share` is how long a pause is, from 0 to 1."""
+    """Do `what` to that daemon after so many commits. `share` is the length of a pause, from 0 to 1."""
 
     commits: int
     daemon: int
@@ -467,7 +470,7 @@ class Act(NamedTuple):
 
 
 def plan_of(rng: random.Random, daemons: int, acts: Sequence[str], commits_max: int = 150) -> Sequence[Act]:
-    """More acts than any run comes to."""
+    """Return a plan with more acts than any run needs."""
     return [
         Act(rng.randrange(1, commits_max), rng.randrange(daemons), rng.choice(acts), rng.random())
         for _ in range(10_000)
@@ -477,24 +480,24 @@ def plan_of(rng: random.Random, daemons: int, acts: Sequence[str], commits_max: 
 async def torment(
     daemons: Sequence[Daemon], plan: Sequence[Act], ledger: Ledger, until: Callable[[int], bool]
 ) -> Counter[str]:
-    """Do as the plan says, until `until(acts done)`. Some daemon is always there: one is tormented at a time."""
+    """Do the acts of the plan until `until(acts done)`. Only one daemon at a time is disturbed."""
     done: Counter[str] = Counter()
     for number, act in enumerate(plan):
         if until(number):
             return done
         await ledger.more(act.commits)
-        # A moment inside whatever goes on: a signal must not fall on a quiet point only.
+        # Wait a random moment, so that signals do not fall on quiet points only.
         await asyncio.sleep(act.share * 0.01)
         daemon = daemons[act.daemon]
         done[act.what] += 1
         match act.what:
             case "kill":
                 await asyncio.to_thread(daemon.kill)
-                await ledger.more(round(30 * act.share))  # the others go on meanwhile
+                await ledger.more(round(30 * act.share))  # the others continue meanwhile
                 await asyncio.to_thread(daemon.start)
             case "stop":
                 daemon.pause()
-                with contextlib.suppress(TimeoutError):  # everybody may wait for the one that is stopped
+                with contextlib.suppress(TimeoutError):  # every client may be waiting for the stopped daemon
                     async with asyncio.timeout(STOPPED_SECONDS_MAX):
                         await ledger.more(1 + round(300 * act.share))
                 daemon.go_on()
@@ -517,8 +520,8 @@ async def torment(
 
 
 async def judge(url: str, ledger: Ledger, subscribers: Sequence[Subscriber], last: int) -> list[Event]:
-    """The log as it is on storage; `last`: the version that every subscriber had to get. AssertionError for
-    whatever must not be."""
+    """Check the log as it is on storage and return it. Every subscriber must have got the version `last`. Raise
+    AssertionError for any violation."""
     journal = await library(url)
     try:
         log = [event async for event in journal.events() if isinstance(event, Event)]
@@ -554,7 +557,8 @@ def _judge_answers(log: Sequence[Event], ledger: Ledger) -> None:
 
 
 async def _judge_history(log: Sequence[Event], ledger: Ledger, journal: Journal) -> None:
-    """The versions explain all answers, in real time too, and what is stored is what the operations give."""
+    """Check that the versions explain all answers, in real time too, and that the operations give the stored
+    catalog."""
     calls = list(ledger.reads)
     for event in log[1:]:
         for place, recorded in enumerate(event.transactions):
@@ -583,8 +587,8 @@ def _judge_subscriber(log: Sequence[Event], subscriber: Subscriber, last: int) -
 
 
 class Life(NamedTuple):
-    """What a daemon took more and more of in one life, its caches apart: resident KiB for each version, MiB for each
-    minute; descriptors and tasks, in the first half and in the second."""
+    """The growth of a daemon in one life, without its caches: resident KiB for each version and MiB for each minute.
+    Descriptors and tasks are counted in the first half and in the second."""
 
     daemon: str
     seconds: float
@@ -596,13 +600,13 @@ class Life(NamedTuple):
 
 
 def lives_of(daemon: Daemon, seconds_min: float) -> list[Life]:
-    """Its lives of that length, each without the first quarter, in which caches and pools fill."""
+    """Return the daemon's lives of at least that length, without the first quarter, in which caches and pools fill."""
     long = [life for life in daemon.lives if life and life[-1].at - life[0].at >= seconds_min]
     return [life_of(daemon.name, life[len(life) // 4 :]) for life in long]
 
 
 def rests_of(daemon: Daemon, versions: int, seconds_min: float) -> list[Life]:
-    """What is left of its lives after so many versions, where that is so long."""
+    """Return what remains of the daemon's lives after `versions` versions, where that is long enough."""
     rests = [[s for s in life if s.version > life[0].version + versions] for life in daemon.lives]
     return [life_of(daemon.name, rest) for rest in rests if rest and rest[-1].at - rest[0].at >= seconds_min]
 
@@ -626,7 +630,7 @@ def _middle(values: Iterable[int]) -> int:
 
 
 def _slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Theil and Sen's: the median over all pairs, which single jumps do not move."""
+    """Return the slope by Theil and Sen: the median over all pairs, which single jumps do not move."""
     step = max(1, len(xs) // 300)
     points = list(zip(xs, ys, strict=True))[::step]
     slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in itertools.combinations(points, 2) if x2 > x1]
@@ -643,7 +647,7 @@ async def fleet(
     settings: Mapping[str, object] | None = None,
     program: Sequence[str] = ("-m", "alpheus_daemon"),
 ) -> AsyncIterator[tuple[str, list[Daemon]]]:
-    """A new catalog, and so many daemons on it. In the end all of them end in order."""
+    """Start `count` daemons on a new catalog. At the end stop all of them in an orderly way."""
     url = (folder / "lake").as_uri()
     (await asyncio.to_thread(alpheus.create, url)).close()
     daemons = [Daemon(f"daemon {n}", url, folder / f"daemon{n}", settings, program) for n in range(count)]
@@ -659,11 +663,11 @@ async def fleet(
 
 
 async def finish(ledger: Ledger, clients: Sequence[Client], last: asyncio.Future[int]) -> None:
-    """One more commit than the last that anybody waits for."""
+    """Commit the last version that subscribers wait for, then one more."""
     version = await clients[0].commit(UpdateNamespace(name=SHARED, set={"end": "1"}))
     assert version is not None
     last.set_result(version)
-    # Those who have seen the last version already learn that it was the last.
+    # A subscriber that has already seen the last version needs one more event to learn that it was the last.
     assert await clients[0].commit(UpdateNamespace(name=SHARED, set={"end": "2"})) is not None
 
 

@@ -2,12 +2,12 @@
 
     python kill_points_driver.py library|daemon FOLDER SEED POINT@N...
 
-Imports once, then forks: for each point a fresh small catalog, a process that is killed at the N-th hit of the point,
-and after it one that goes on: it sends again what was in flight, and looks at everything. One JSON line a point.
-Nothing of gRPC or Arrow runs in the parent, so forking is safe.
+The driver imports everything once, then forks. For each point it makes a small new catalog and kills a process at the
+N-th hit of the point. A second process sends again what was in flight, and checks everything. The driver prints one
+JSON line for each point. No gRPC or Arrow code runs in the parent, so forking is safe.
 
-library: two journals of one process on the same directory, in each other's way; one of them loses replies.
-daemon: `alpheus-daemon`, two clients and a subscriber over gRPC, and a library writer beside it.
+- library: two journals of one process compete on the same directory, and one of them loses replies.
+- daemon: `alpheus-daemon` serves two clients and a subscriber over gRPC, and a library writer runs beside it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UPKEEP = [
     for name in failpoints.POINTS
     if name.startswith(("commit.ahead_", "checkpoint.", "index.", "symbols."))
 ]
-"""Points that a daemon comes by at once when it is set so."""
+"""Points that a daemon with these settings reaches soon."""
 UPKEEP_SETTINGS = {
     "--checkpoint-versions": "1",
     "--checkpoints-kept": "1",
@@ -60,7 +60,8 @@ COMMITS_MAX = 400
 
 
 class Sent(msgspec.Struct):
-    """A line of the protocol of what was sent, written before it was sent; `version` when it was acknowledged."""
+    """One line of the protocol, written before the transaction is sent and again, with `version`, when it is
+    acknowledged."""
 
     id: str
     begin: int
@@ -74,7 +75,7 @@ class Sent(msgspec.Struct):
 
 
 class Protocol:
-    """What this process sent and was told, kept where a kill does not reach."""
+    """The transactions that this process sent and the answers, in a file that survives a kill."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -85,11 +86,11 @@ class Protocol:
     @staticmethod
     def read(path: Path) -> dict[str, Sent]:
         lines = [msgspec.json.decode(line, type=Sent) for line in path.read_bytes().splitlines()]
-        return {sent.id: sent for sent in lines}  # the later line has the version
+        return {sent.id: sent for sent in lines}  # the later line of an id has the version
 
 
 def fork(what: Callable[[], int], log: Path) -> int:
-    """Run it in a process of its own; exit status 0 when it ends well. The process id."""
+    """Run `what` in a child process and return its process id. The exit status is 0 if `what` returns 0."""
     pid = os.fork()
     if pid:
         return pid
@@ -106,7 +107,7 @@ def fork(what: Callable[[], int], log: Path) -> int:
 
 
 def finished(pid: int, seconds: float = PATIENCE_SECONDS) -> int | None:
-    """The wait status of a child; None when it still runs after so long."""
+    """Return the wait status of a child, or None if the child still runs after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -132,7 +133,7 @@ async def write(
     look: bool = True,
     stop: Path | None = None,
 ) -> None:
-    """`count` commits, or fewer when there is a file `stop`. Without a `look` at the head its slot may be taken."""
+    """Make `count` commits, or fewer if the file `stop` appears. Without `look` at the head, the slot may be taken."""
     identities = RandomIdentities()
     for number in range(count):
         if stop is not None and stop.exists():
@@ -147,7 +148,7 @@ async def write(
 
 
 async def library_load(folder: Path, seed: int) -> None:
-    """Until killed, or until each has made its commits; then both are closed, which writes the hint."""
+    """Commit until killed, or until each journal has made its commits. Then close both, which writes the hint."""
     protocol = Protocol(folder / "protocol")
     journals = [
         await Journal.open(open_storage((folder / "lake").as_uri())),
@@ -160,19 +161,19 @@ async def library_load(folder: Path, seed: int) -> None:
     for journal in journals:
         await journal.load_state()
     one, other = journals
-    async with asyncio.TaskGroup() as group:  # in each other's way as it comes
+    async with asyncio.TaskGroup() as group:  # they compete at random
         group.create_task(write(one, "l0x", protocol, 15))
         group.create_task(write(other, "l1x", protocol, 15))
-    for number in range(8):  # certainly in each other's way: the one's version takes the other's slot
+    for number in range(8):  # they compete for certain: one journal's version takes the other's slot
         await write(one, f"l2x{number}x", protocol, 1)
         await write(other, f"l3x{number}x", protocol, 1, look=False)
-    await write(other, "l4x", protocol, 25)  # alone: it sends again what got lost
+    await write(other, "l4x", protocol, 25)  # alone: this journal retries after lost replies
     for journal in journals:
         await journal.close()
 
 
 async def client_load(folder: Path, address: str) -> None:
-    """Clients that ride out the death of their daemon, and a library writer; until told to stop."""
+    """Run clients that survive the death of their daemon, and a library writer, until told to stop."""
     stop = folder / "stop"
     protocol = Protocol(folder / "protocol")
 
@@ -199,7 +200,7 @@ async def client_load(folder: Path, address: str) -> None:
         await catalog.close()
 
     async def subscribe_to_nothing() -> None:
-        """Gets progress only."""
+        """Follow a namespace that never exists, and so get only progress."""
         catalog = await connect(f"grpc://{address}", timeout=PATIENCE_SECONDS)
         async for event in catalog.events(follow=True, namespaces=["never-there"]):
             raise AssertionError(f"version {event.version} is not of that namespace")
@@ -222,7 +223,7 @@ async def client_load(folder: Path, address: str) -> None:
 
 
 async def verify(folder: Path) -> None:
-    """What was acknowledged is there; what was in flight is done now, once; everything is sound; it goes on."""
+    """Check the catalog after a kill: acknowledged commits exist, those in flight commit once, and work continues."""
     journal = await Journal.open(open_storage((folder / "lake").as_uri()))
     for sent in Protocol.read(folder / "protocol").values():
         if sent.begin >= 0:
@@ -276,13 +277,13 @@ def kill_daemon(folder: Path, point: str, at: int, seed: int) -> str:
         if point in UPKEEP:
             maintenance.TICK_SECONDS = 0.02
             settings = [word for setting in UPKEEP_SETTINGS.items() for word in setting]
-            failpoints.arm("local.link", "sleep:5")  # more waits meanwhile
+            failpoints.arm("local.link", "sleep:5")  # more commits wait meanwhile
         if armed:
             failpoints.arm(point, f"kill@{at}")
         return alpheus_daemon.main.main([url, "--listen", listen, "--port-file", str(port_file), *settings])
 
     def start(listen: str, armed: bool) -> tuple[int, int | None]:
-        """(process id, wait status when it died before it served)."""
+        """Return the process id, and the wait status if the process died before it served."""
         port_file.unlink(missing_ok=True)
         pid = fork(lambda: serve(listen, armed), log)
         while not port_file.exists():
@@ -329,7 +330,7 @@ def _size(folder: Path) -> int:
 
 
 async def template(folder: Path) -> None:
-    """A catalog with a tree of several nodes."""
+    """Make a catalog with a tree of several nodes."""
     folder.mkdir()
     storage = open_storage((folder / "lake").as_uri(), create=True)
     journal = await Journal.create(storage, order=3)

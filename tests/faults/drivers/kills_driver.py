@@ -2,9 +2,14 @@
 
     python kills_driver.py URL FOLDER
 
-Files in FOLDER tell it to die, each once; of each there is one a stage, as in `kill-staged-totals`: `kill-staged` after
-the stage's outputs are staged, `kill-committed` right after its commit, `kill-worker` a Python worker in the middle of
-its rows, `kill-daemon` (holding a process id) the daemon right before its commit. It prints one JSON line a result.
+A file in FOLDER orders one kill. Each file exists for each stage, as in `kill-staged-totals`:
+
+- `kill-staged` kills the driver after the stage's outputs are staged;
+- `kill-committed` kills the driver right after the stage's commit;
+- `kill-worker` kills a Python worker in the middle of its rows;
+- `kill-daemon`, which holds a process id, kills the daemon right before the stage's commit.
+
+The driver prints one JSON line for each result.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ mart = Pipeline("kills", retries=0)
 
 
 def order(name: str) -> str | None:
-    """The content of an order that is there, which is then taken away: of several that ask one gets it."""
+    """Take an order and return its content, or None. Only one of several concurrent callers gets the order."""
     taken = FOLDER / f"{name}.{os.getpid()}"
     try:
         os.rename(FOLDER / name, taken)
@@ -72,7 +77,7 @@ def dies_with_all_staged(stage: str) -> None:
     outputs=["mart.named", "mart.weather_log"],
 )
 def named(run: Any) -> None:
-    """First stage: each flight with its airline, and what became of the weather."""
+    """First stage: append each new flight with its airline, and log the weather's changes."""
     fresh = (
         run.read("flights").join(run.read("airlines"), "carrier").select("id", "carrier", "name", "dep_delay")
     )
@@ -87,7 +92,7 @@ def named(run: Any) -> None:
 
 @mart.job(inputs={"named": appends("mart.named")}, outputs=["mart.totals", "mart.runs"])
 def totals(run: Any) -> None:
-    """Second stage: sums of all that the first one made, and which flights were new to each run."""
+    """Second stage: sums over the whole output of the first stage, and the flights that were new in each run."""
     sums = "name", "count(*) AS flights", "coalesce(sum(dep_delay), 0) AS minutes"
     run.whole("named").createOrReplaceTempView("named")
     run.overwrite("mart.totals", run.spark.sql(f"SELECT {', '.join(sums)} FROM named GROUP BY name"))

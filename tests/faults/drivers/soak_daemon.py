@@ -1,11 +1,10 @@
-"""The daemon of a soak: what it remembers of versions is little, so that it is full soon and what grows after that is
-a leak.
+"""The daemon of a soak. It remembers few versions, so that its memory is soon full and later growth is a leak.
 
     python tests/faults/drivers/soak_daemon.py WINDOW_VERSIONS LEAK_BYTES [arguments of alpheus-daemon]
 
-WINDOW_VERSIONS bounds its window of events, what undoes its symbol list, and the slots that its storage has seen.
+WINDOW_VERSIONS bounds its window of events, the undo data of its symbol list, and the slots that its storage has seen.
 
-LEAK_BYTES of each version are never given back: that the soak finds a leak is tried with them; else it is 0.
+LEAK_BYTES are leaked for each version, to test that the soak finds a leak. The value is 0 otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _lost: list[bytearray] = []
 
 
 def leak(size_bytes: int) -> None:
-    """From now on each version that a follower accepts costs so much for ever."""
+    """Leak `size_bytes` for each version that a follower accepts from now on."""
     accept = follower.Follower.accept
 
     def leaking(self: follower.Follower, *arguments: Any, **others: Any) -> Any:

@@ -1,11 +1,14 @@
-"""Everything at once, as long as wanted: for test_soak.py, and as a command.
+"""The soak: all parts run together for a given time, for test_soak.py and as a command.
 
     python tests/faults/drivers/soak_driver.py --seed 7 --seconds 60
 
-repeats the plan of a seed: which daemon is killed, stopped, ended, told to read its settings again, after how many
-commits; what each client asks for. When what happens inside a process is up to the machine. What must hold is told in
-fleet.py; besides, what was acknowledged to a durable subscription does not come again, replicas and lists of symbols
-agree with the catalog, and daemons take no more memory, descriptors and tasks the longer they live.
+The command repeats the plan of a seed: which daemon is killed, stopped, ended or reloaded after how many commits, and
+what each client asks for. The timing inside each process depends on the machine. The checks are those of fleet.py and
+these:
+
+- a version that was acknowledged to a durable subscription does not come again;
+- replicas and symbol lists agree with the catalog;
+- memory, descriptors and tasks of a daemon do not grow with its age.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ from alpheus_journal.model.operations import (
 
 
 class Turns:
-    """What the consumers of one durable subscription saw. `delivered` and `acknowledged`: (time, epoch, version)."""
+    """Deliveries to the consumers of one durable subscription. `delivered` and `acknowledged`: (time, epoch,
+    version)."""
 
     def __init__(self, name: str, namespaces: frozenset[str]) -> None:
         self.name = name
@@ -74,13 +78,14 @@ class Turns:
 
     @property
     def done(self) -> int:
-        """The newest version that was acknowledged."""
+        """Return the newest acknowledged version."""
         return max((version for _, _, version in self.acknowledged), default=-1)
 
     async def consume(
         self, catalogs: Sequence[AsyncCatalog], rng: random.Random, last: asyncio.Future[int]
     ) -> None:
-        """One consumer after the other, until the last version is acknowledged: some leave, some are killed."""
+        """Run one consumer after the other until the last version is acknowledged. Some consumers leave, some are
+        killed."""
         filtered = sorted(self.namespaces) or None
         while not (last.done() and self.done >= last.result()):
             consumer = rng.choice(catalogs).subscribe(self.name, namespaces=filtered, after=0, lease=1.0)
@@ -92,7 +97,7 @@ class Turns:
                 await asyncio.gather(turn, return_exceptions=True)
                 if is_killed and consumer.epoch:
                     self.killed += 1
-                    await consumer._stop()  # what a process that is killed leaves behind: no word of leaving
+                    await consumer._stop()  # a killed process does not say that it leaves
                 else:
                     await consumer.close()
 
@@ -111,8 +116,8 @@ class Turns:
             self.superseded += 1
 
     def judge(self, wanted: Sequence[int], last: int) -> None:
-        """Every version of `wanted` up to `last` came; within a turn in order and once; what was acknowledged came no
-        more in the turns that began after."""
+        """Check that every version of `wanted` up to `last` came, once and in order within a turn. A version that was
+        acknowledged must not come in turns that began later."""
         came = {version for _, _, version in self.delivered}
         missing, surplus = {version for version in wanted if version <= last} - came, came - set(wanted)
         assert not missing | surplus, (
@@ -140,7 +145,8 @@ class Turns:
 
 
 async def contents(reads: Any) -> dict[str, object]:
-    """All that a reader of namespaces and tables finds. Of a replica it is one version: it never waits."""
+    """Return all that a reader of namespaces and tables finds. A replica shows one version, because its reads never
+    wait."""
     found: dict[str, object] = {}
     for namespace in [listed.name for listed in await reads.list_namespaces()]:
         found[namespace] = (await reads.load_namespace(namespace)).properties
@@ -151,7 +157,7 @@ async def contents(reads: Any) -> dict[str, object]:
 
 
 class Comparer:
-    """Compares replicas, and lists of symbols, with the catalog at the same version through another way."""
+    """Compares replicas and symbol lists with the catalog at the same version, read in another way."""
 
     def __init__(self, replicas: Sequence[AsyncReplica], catalogs: Sequence[AsyncCatalog]) -> None:
         self.compared = 0
@@ -205,23 +211,27 @@ SOAK_SETTINGS = {
 SOAK_ACTS = ("kill", "kill", "stop", "stop", "restart", "reload")
 PAUSE_SECONDS = 0.02
 QUIET_SHARE = 0.4
-"""Of the time, at the end: the load goes on and nobody is tormented, so that each daemon has one long life."""
+"""The share of the run, at its end, in which the load continues undisturbed, so that each daemon has one long life."""
 GROWTH_MIB_MAX = 12.0
-"""Of the resident memory in one life after its beginning, whatever it does: pools of the allocators."""
+"""The allowed growth of resident memory in one life after its beginning, independent of load: pools of the
+allocators."""
 KIB_A_VERSION_MAX = 4.0
-"""Besides, while the window of events and pools fill."""
+"""The additional growth allowed while the window of events and pools fill."""
 WINDOW_VERSIONS = 200
-"""Whose events a daemon keeps here: its memory grows until they are all there. Else they are 10,000."""
+"""The versions whose events a daemon keeps here, instead of the default 10,000. Memory grows until the window is
+full."""
 FULL_VERSIONS = 5 * WINDOW_VERSIONS
 FULL_KIB_A_VERSION_MAX = 2.75
-"""Afterwards. 1.6 to 1.7 were measured: what is bounded by more than a run comes to (ids of 8,192 transactions, what is
-kept to undo the symbol list, definitions) still fills, and the allocators' pools. With a leak of 2 KiB it was 4.0."""
+"""The growth allowed after the window is full; 1.6 to 1.7 were measured. Larger bounded stores still fill in a run:
+ids of 8,192 transactions, undo data of the symbol list, definitions, and pools of the allocators. With a leak of 2
+KiB the growth was 4.0."""
 FULL_SECONDS_MIN = 60.0
 LONG_SECONDS = 600.0
-"""In a run of so long each daemon has such a life."""
+"""In a run of at least this length each daemon has a life of FULL_SECONDS_MIN after its window is full."""
 DAEMON = Path(__file__).parent / "soak_daemon.py"
 COUNTED_MAX = 15
-"""More descriptors and tasks in the second half of the quiet time than in the first: consumers take turns."""
+"""The allowed increase of descriptors and tasks from the first to the second half of the quiet time: consumers take
+turns."""
 
 
 class Soak:
@@ -235,7 +245,7 @@ class Soak:
         self.ledger = Ledger()
         self.lives: list[Life] = []
         self.full_lives: list[Life] = []
-        """Of them, what came after the window of events was full."""
+        """The parts of those lives after the window of events was full."""
         self.lines: list[str] = []
 
     async def run(self) -> None:
@@ -318,7 +328,7 @@ class Soak:
         for life in lives:
             grown_mib = life.kib_a_version * life.versions / 1024
             assert grown_mib < GROWTH_MIB_MAX + KIB_A_VERSION_MAX * life.versions / 1024, life
-        # Only in the quiet time: before, clients came and went as other daemons did.
+        # Only the quiet time counts: before, clients moved between daemons as other daemons restarted.
         calm = life_of(daemon.name, [sample for sample in daemon.lives[-1] if sample.at > self.calm_since])
         for first, second in (calm.files, calm.tasks):
             assert second <= first + COUNTED_MAX, calm

@@ -1,11 +1,13 @@
-"""What a daemon does beside the plain commit, killed or paused at its failpoints, for `test_upkeep_faults.py`: a
-group is staged ahead of one that is on its way; checkpoints, index runs and symbol lists are written and replaced.
+"""Kills or pauses a daemon's upkeep at failpoints, for `test_upkeep_faults.py`.
 
     python upkeep_driver.py FOLDER SEED POINT@N...
 
-kills a process at the N-th hit of each point, in a fresh small catalog each; one JSON line a point. In `FOLDER` as in
-`kill_points_driver.py`, from which it forks. The process is a daemon without its network: writer, maintenance and their
-journal; beside it a library writer that takes slots, and readers that start.
+Upkeep is all that a daemon does beside the plain commit: it stages groups ahead, and writes and replaces checkpoints,
+index runs and symbol lists. The driver kills a process at the N-th hit of each point, each in a small new catalog, and
+prints one JSON line for each point. FOLDER is as in `kill_points_driver.py`, whose `fork` it uses.
+
+The process is a daemon without its network: writer, maintenance and their journal. Beside them run a library writer
+that takes slots, and readers that start.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.testing import FaultyStorage, listed
 
 WIDER = ("", "local.link", "commit.root_answered")
-"""Slowed down besides: a root takes long, or nobody knows that it is there. More is staged ahead meanwhile."""
+"""One of these failpoints is slowed down: a root is slow, or its answer is late, so that more groups are staged
+ahead."""
 CLIENTS = 5
 COMMITS = 20
 COMMITS_MAX = 300
@@ -51,7 +54,7 @@ Opening = Callable[[], Awaitable[Storage]]
 
 
 def pair(sent: Sent) -> Transaction:
-    """Two objects, so that half of it can be told from the whole."""
+    """Return a transaction of two objects, so that half of a transaction can be detected."""
     names = (sent.name, f"{sent.name}-too")
     ids = (sent.namespace_id, sent.id[:14] + "4" + sent.id[15:])
     operations = tuple(
@@ -74,10 +77,10 @@ async def work(
     commits: int = COMMITS,
     is_enough: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Every client's `commits`, and more until it `is_enough`, with upkeep all the time. `open_one` gives each process
-    its storage."""
+    """Make every client's `commits`, and more until `is_enough`, with upkeep all the time. `open_one` opens the
+    storage of each process."""
     storage = await open_one()
-    if seed % 2:  # it takes the files before the root, in requests of their own
+    if seed % 2:  # it publishes the files before the root, in separate requests
         storage = FaultyStorage(storage)
     journal = keeping(await Journal.open(storage))
     await journal.load_state()
@@ -99,7 +102,7 @@ async def work(
                 break
             sent = Sent(identities.uuid7(), journal.head.version, f"{prefix}{number}", identities.uuid4())
             note(sent)
-            with suppress(Expired):  # its begin, while the daemon stood still
+            with suppress(Expired):  # its begin version expired while the daemon stood still
                 committed = await writer.submit(pair(sent), source=prefix)
                 note(msgspec.structs.replace(sent, version=committed.version))
 
@@ -109,7 +112,7 @@ async def work(
             await asyncio.sleep(0.001)
 
     async def rival() -> None:
-        """Takes slots, so that versions are lost on which others are staged; stores and deletes hints, too."""
+        """Take slots, so that versions with staged successors are lost. Also store and delete hints."""
         other = keeping(await Journal.open(await open_one()))
         for number in range(COMMITS_MAX):
             if done.is_set():
@@ -122,7 +125,7 @@ async def work(
             if number % 7 == 6:
                 await other.checkpoint()
                 await other.write_index()
-            # At full speed it could win every slot for ever: it has less to do for each.
+            # At full speed this writer could win every slot, because it does less for each version than the daemon.
             await asyncio.sleep(moments.uniform(0, 0.006 if number < 2 * commits else 0.05))
         await other.close()
 
@@ -149,8 +152,9 @@ async def work(
 async def verify(
     open_one: Opening, sents: list[Sent], *, tear: Callable[[], bool] = lambda: False, expired: bool = False
 ) -> None:
-    """One history; each transaction whole and once, or not at all, and those that were answered are there; what lies in
-    `checkpoint/` is whole and says what the tree says, also when some of it is torn here; and everything goes on."""
+    """Check that there is one history, with each transaction whole and once, or absent only if it was not answered.
+    Everything in `checkpoint/` must be whole and agree with the tree, also when this function tears some of it.
+    Afterwards everything must work."""
     journal = await Journal.open(await open_one())
     log: dict[str, int] = {}
     if not expired:
@@ -164,7 +168,7 @@ async def verify(
     await journal.close()
     journal = keeping(await Journal.open(await open_one()))
     await journal.load_state()
-    for sent in sents:  # what was in flight is done now, once
+    for sent in sents:  # commit what was in flight, once
         committed = await _sent_again(journal, sent, expired)
         if committed is not None:
             assert sent.version in (-1, committed.version), f"{sent} is in version {committed.version}"
@@ -186,7 +190,7 @@ async def _sent_again(journal: Journal, sent: Sent, expired: bool) -> Committed 
     try:
         return await journal.commit(pair(sent))
     except AlpheusError as error:
-        # The version that it began at, or that it is in, may be gone.
+        # The version at which it began, or the one that contains it, may have expired.
         if expired and (isinstance(error, Expired) or error.kind in ("already_exists", "already_exists_now")):
             return None
         raise
@@ -213,7 +217,7 @@ async def _hints_are_sound(
     assert not (await journal.check_symbols()).differences
     for id, version in log.items():
         if not version:
-            continue  # of the creation nobody asks
+            continue  # the creation of the catalog has no outcome to ask for
         outcome = await journal.outcome(id, since=0)
         assert outcome.commit is not None, f"{id} is not found"
         assert outcome.commit.version == version
@@ -225,7 +229,7 @@ async def _hints_are_sound(
 
 
 async def _hints_are_made(journal: Journal) -> None:
-    """What was left is tidied up by whoever writes next."""
+    """Check that the next writer tidies up what was left."""
     info = await journal.checkpoint()
     await journal.compact_symbols()
     await journal.write_index()
@@ -239,7 +243,7 @@ async def _hints_are_made(journal: Journal) -> None:
 
 
 def tear(lake: Path, rng: random.Random) -> bool:
-    """Perhaps cut, empty or change some of what lies in `checkpoint/`; whether anything was touched."""
+    """Cut, empty or change some files in `checkpoint/` at random. Return whether any file was changed."""
     touched = False
     if rng.random() < 0.5:
         return touched
@@ -257,7 +261,7 @@ def tear(lake: Path, rng: random.Random) -> bool:
     return touched
 
 
-# --- killed ----------------------------------------------------------------------------------------
+# --- kills ---------------------------------------------------------------------------------------------
 
 
 def kill(folder: Path, point: str, at: int, seed: int) -> str:
@@ -294,7 +298,7 @@ def kill(folder: Path, point: str, at: int, seed: int) -> str:
 
 
 async def template(storage: Storage) -> None:
-    """A tree of several nodes; checkpoints and index runs, and what came since."""
+    """Make a tree of several nodes, with checkpoints and index runs and some later versions."""
     journal = keeping(await Journal.create(storage, order=3))
     identities = RandomIdentities()
     for number in range(9):
