@@ -1,5 +1,8 @@
-"""Mutations of Arrow IPC files that know where things lie: every length, offset, count and flag of the
-flatbuffers, the buffers of the body, and rows of nodes written anew as valid Arrow."""
+"""Mutations of Arrow IPC files that follow their structure.
+
+The mutations change lengths, offsets, counts and flags of the flatbuffers, the buffers of the body, and rows of nodes
+written again as valid Arrow.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ class Anatomy(NamedTuple):
     bodies: list[Body]
 
 
-# Fields of the flatbuffer tables of Arrow's Schema.fbs, Message.fbs and File.fbs: a width, "t" a table, "s" a
-# string, "[x" a vector of x; a tuple is a struct of these widths.
+# Fields of the flatbuffer tables of Arrow's Schema.fbs, Message.fbs and File.fbs: a width, "t" a table, "s" a string,
+# "[x" a vector of x; a tuple is a struct of these widths.
 _TABLES: dict[str, list[object]] = {
     "footer": [2, "schema", "", "[block", "[keyvalue"],
     "schema": [2, "[field", "[keyvalue", "[i64"],
@@ -108,7 +111,7 @@ class _Walk:
 
 
 def anatomy(data: bytes) -> Anatomy:
-    """Where the numbers of an intact Arrow file lie."""
+    """Return the places of the numbers in an intact Arrow file."""
     walk = _Walk(data)
     bodies = []
     try:
@@ -132,7 +135,7 @@ def anatomy(data: bytes) -> Anatomy:
             )
             first = False
     except (struct.error, IndexError):
-        pass  # the seed is not whole; what was found is enough
+        pass  # the seed is not whole; the numbers found so far are enough
     return Anatomy(
         [slot for slot in walk.slots if slot.position + slot.width <= len(data)],
         [body for body in bodies if body.position + body.size <= len(data)],
@@ -140,7 +143,7 @@ def anatomy(data: bytes) -> Anatomy:
 
 
 def extreme(rng: random.Random, width: int, now: int, size: int) -> int:
-    """A number that decoders get wrong, as an unsigned one of `width` bytes."""
+    """Return an unsigned number of `width` bytes that decoders often get wrong."""
     bits = 8 * width
     match rng.randrange(6):
         case 0:
@@ -161,11 +164,11 @@ def extreme(rng: random.Random, width: int, now: int, size: int) -> int:
 
 
 def mutate_bytes(data: bytearray, rng: random.Random, others: Sequence[bytes]) -> None:
-    """One change that knows nothing of the format."""
+    """Make one change without knowledge of the format."""
     if not data:
         data += b"\0"
     place = rng.randrange(len(data))
-    if rng.random() < 0.5:  # where a file's own structures lie
+    if rng.random() < 0.5:  # near the start or end, where the file's own structures are
         place = rng.choice((place % 900, len(data) - 1 - place % 900)) % len(data)
     match rng.randrange(9):
         case 0 | 1:
@@ -192,14 +195,14 @@ def mutate_bytes(data: bytearray, rng: random.Random, others: Sequence[bytes]) -
 
 
 def mutate_arrow(seed: bytes, parts: Anatomy, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """A copy of `seed` with one to four numbers or pieces changed."""
+    """Return a copy of `seed` with one to four numbers or pieces changed."""
     data = bytearray(seed)
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))):
         choice = rng.random()
         if choice < 0.6 and parts.slots:
             position, width = rng.choice(parts.slots)
             now = int.from_bytes(data[position : position + width], "little")
-            if rng.random() < 0.15:  # one number in the place of another
+            if rng.random() < 0.15:  # copy one number to the place of another
                 other = rng.choice(parts.slots)
                 value = int.from_bytes(data[other.position : other.position + width], "little")
             else:
@@ -210,12 +213,12 @@ def mutate_arrow(seed: bytes, parts: Anatomy, rng: random.Random, others: Sequen
         else:
             mutate_bytes(data, rng, others)
             if len(data) != len(seed):
-                break  # nothing lies where it did
+                break  # the known places are wrong now
     return bytes(data)
 
 
 def _mutate_body(data: bytearray, body: Body, rng: random.Random) -> None:
-    """A validity bit, an offset, or a byte of text, as the place may be."""
+    """Change a validity bit, an offset, or a byte of text, depending on the buffer."""
     if rng.random() < 0.6 and body.size >= 4:
         place = body.position + 4 * rng.randrange(body.size // 4)
         now = int.from_bytes(data[place : place + 4], "little")
@@ -249,7 +252,7 @@ HOSTILE_TEXTS = (
 
 
 def rows_of(data: bytes) -> list[Row]:
-    """The rows of a file of three columns; none of any other."""
+    """Return the rows of a file with the three columns of a node, and none of any other file."""
     table = pa.ipc.open_file(data).read_all()
     if table.schema.names != UTF8.names:
         return []
@@ -292,7 +295,7 @@ def hostile_text(rng: random.Random, now: str | None) -> str | None:
 
 
 def mutate_rows(rows: Sequence[Row], rng: random.Random, others: Sequence[Sequence[Row]]) -> list[Row]:
-    """Valid Arrow that says something wrong: cells, orders, counts, rows of other nodes."""
+    """Return valid Arrow with wrong content: cells, orders, counts, rows of other nodes."""
     new = list(rows)
     for _ in range(rng.choice((1, 1, 2, 3))):
         if not new:
@@ -315,7 +318,7 @@ def mutate_rows(rows: Sequence[Row], rng: random.Random, others: Sequence[Sequen
                 source = rng.choice(others)
                 new.insert(place, source[rng.randrange(len(source))])
             case 8:
-                other = rng.randrange(len(new))  # one cell of another row: repeats a key, a child, a number
+                other = rng.randrange(len(new))  # a cell of another row: repeats a key, a child or a number
                 column = rng.randrange(3)
                 row = list(new[place])
                 row[column] = new[other][column]

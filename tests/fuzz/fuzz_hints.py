@@ -1,4 +1,4 @@
-"""Fuzzing of what a catalog has to save time: checkpoints and index runs."""
+"""Fuzzing of a catalog's files that only save time: checkpoints and index runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from alpheus_journal.testing import Lake
 
 
 class _HintTarget(ArrowTarget):
-    """A file of `checkpoint/`, in which no other lies; the first byte says which of the seeds it takes the place of.
+    """A file that is alone in `checkpoint/`. The first byte tells which seed it replaces.
 
-    Half of the inputs have right checksums and say something wrong: what a reader takes for whole.
+    Half of the inputs have correct checksums and wrong content, which a reader takes for whole.
     """
 
     def files(self) -> dict[str, bytes]:
@@ -45,7 +45,7 @@ class _HintTarget(ArrowTarget):
         raise NotImplementedError
 
     def healed(self, seed: bytes, data: bytes, bodies: list[bytes]) -> bytes:
-        """`data`, made of `seed` without moving anything, with the checksums of its buffers as they are now."""
+        """Return `data`, made of `seed` without moving anything, with correct checksums of its changed buffers."""
         raise NotImplementedError
 
     def seeds(self) -> list[bytes]:
@@ -79,14 +79,14 @@ class _HintTarget(ArrowTarget):
 
 
 def rewritten_arrow(columns: Sequence[pa.Array], schema: pa.Schema, metadata: dict[Any, Any]) -> bytes:
-    """Valid Arrow; of columns of different lengths as much as all have."""
+    """Return valid Arrow. Columns of different lengths are cut to the shortest."""
     rows = min(map(len, columns))
     columns = [pa.concat_arrays([column.slice(0, rows)]) for column in columns]
     return arrow_file(pa.record_batch(columns, schema=schema.with_metadata(metadata)))
 
 
 def mutated_values(values: list[Any], rng: random.Random, other: Callable[[Any], Any]) -> None:
-    """One cell, or the order, or the number of values."""
+    """Change one cell, the order, or the number of values."""
     place = rng.randrange(len(values)) if values else 0
     match rng.randrange(6) if values else 5:
         case 0 | 1 | 2:
@@ -101,7 +101,8 @@ def mutated_values(values: list[Any], rng: random.Random, other: Callable[[Any],
 
 
 class CheckpointTarget(_HintTarget):
-    """Checkpoints through `open_checkpoint`, and whatever they are, a start of the catalog from them."""
+    """Checkpoints through `open_checkpoint`, then a start of the catalog from them, whether they were refused or
+    not."""
 
     name = "checkpoint"
 
@@ -175,7 +176,7 @@ class CheckpointTarget(_HintTarget):
             raise refusal
 
     def keeps(self, opened: checkpoint.Opened) -> None:
-        """What a state builds on."""
+        """Check the properties that a state relies on."""
         flat, facts = opened.flat, opened.facts
         keys = [flat.keys[row] for row in range(len(flat))]
         require(keys == sorted(set(keys)) and b"" not in keys, "keys ascend strictly")
@@ -195,7 +196,8 @@ class CheckpointTarget(_HintTarget):
         require([other.keys[row] for row in range(len(other))] == keys, "written as read")
 
     async def _start(self, path: str, data: bytes) -> None:
-        """Costs time only: raises nothing, and nothing is there that the tree has not."""
+        """Check that a start raises nothing and has nothing that the tree does not have. A bad checkpoint only costs
+        time."""
         journal = await (await self.lake(path, data)).open()
         try:
             state = await journal.load_state()
@@ -212,7 +214,7 @@ class CheckpointTarget(_HintTarget):
 
 
 class IndexRunTarget(_HintTarget):
-    """Index runs through `decode_run`, and a search and a new run over whatever they are."""
+    """Index runs through `decode_run`, then a search and a new run over them, whether they were refused or not."""
 
     name = "index_run"
 
@@ -284,7 +286,7 @@ class IndexRunTarget(_HintTarget):
         )
 
     async def _search(self, path: str, data: bytes) -> None:
-        """A run that is refused costs time only; one that is believed may hide versions, and no more."""
+        """Check that a refused run only costs time, and that an accepted one at most hides versions."""
         journal = await (await self.lake(path, data)).open()
         try:
             for version, id in enumerate(hints().ids, 1):

@@ -1,5 +1,7 @@
-"""Mutations of serialized protobuf messages that follow their structure: fields dropped, doubled, retyped,
-nested, amplified, with numbers and texts that decoders get wrong."""
+"""Mutations of serialized protobuf messages that follow their structure.
+
+The mutations drop, double, retype, nest and amplify fields, and insert numbers and texts that decoders often get wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from alpheus_daemon.serve.request_weights import varint_at
 
 VARINT, FIXED64, BYTES, GROUP, FIXED32 = 0, 1, 2, 3, 5
 RAW = -1
-"""No wire type: bytes that stand as they are."""
+"""Not a wire type: bytes that are written unchanged."""
 SIZE_MAX = 3 << 20
-"""No mutation makes an input larger than this: three times what a definition may have."""
+"""The largest input that a mutation makes: three times the limit of a definition."""
 
 NUMBERS = (0, 1, 2, 3, 100, 127, 128, 255, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63,
            (1 << 64) - 1)  # fmt: skip
@@ -30,7 +32,7 @@ BLOBS = (
 
 
 class Part:
-    """One field as it stands on the wire. `value` is an int, bytes, or the parts of a message."""
+    """One field as it is on the wire. `value` is an int, bytes, or the parts of a message."""
 
     __slots__ = ("number", "value", "wire")
 
@@ -51,7 +53,7 @@ def _message_of(descriptor: Descriptor | None, number: int, siblings: Sequence[P
 
 
 def parse(data: bytes, descriptor: Descriptor | None) -> list[Part]:
-    """The fields of intact bytes. Raises ValueError or IndexError for others."""
+    """Return the fields of intact bytes. Raise ValueError or IndexError for other bytes."""
     parts: list[Part] = []
     place = 0
     while place < len(data):
@@ -91,7 +93,7 @@ def varint(value: int) -> bytes:
 
 
 def serialize(parts: Sequence[Part]) -> bytes:
-    """What the parts are on the wire, cut off where it is long enough."""
+    """Return the parts as bytes, cut off above SIZE_MAX."""
     out = bytearray()
     for part in parts:
         if len(out) > SIZE_MAX:
@@ -129,7 +131,7 @@ def _recursive(descriptor: Descriptor | None) -> list[FieldDescriptor]:
 
 
 def _amplify(parts: list[Part], descriptor: Descriptor | None, rng: random.Random) -> None:
-    """Very many very small pieces of one field, which take far more room in memory than on the wire."""
+    """Return very many very small pieces of one field, which take far more room in memory than on the wire."""
     fields = [field for field in descriptor.fields if field.is_repeated] if descriptor is not None else []
     if not fields:
         return
@@ -142,7 +144,7 @@ def _amplify(parts: list[Part], descriptor: Descriptor | None, rng: random.Rando
 
 
 def _nest(parts: list[Part], descriptor: Descriptor | None, rng: random.Random) -> None:
-    """One message inside itself, many levels deep."""
+    """Put a message inside itself, many levels deep."""
     fields = _recursive(descriptor)
     content = serialize(parts)[:200] if fields else b""
     number = rng.choice(fields).number if fields else rng.choice((1, 2, 8, 100))
@@ -152,7 +154,7 @@ def _nest(parts: list[Part], descriptor: Descriptor | None, rng: random.Random) 
 
 
 def mutate_message(seed: bytes, descriptor: Descriptor, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """A copy of an intact serialized message with one to four things changed."""
+    """Return a copy of an intact serialized message with one to four changes."""
     try:
         root = parse(seed, descriptor)
     except (ValueError, IndexError):
@@ -224,7 +226,7 @@ _TEXTS = ("a", "b", "x-1", "ü", "名", "running", "parked", "00000000-0000-4000
 
 
 def random_message(message_type: Any, rng: random.Random, depth: int = 0) -> Message:
-    """A message of that type with most fields set to small values: a seed for types that nothing writes."""
+    """Return a message of that type with most fields set to small values: a seed for types that nothing writes."""
     message: Message = message_type()
     for field in message.DESCRIPTOR.fields:
         if rng.random() < 0.3 or depth > 4:

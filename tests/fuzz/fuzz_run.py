@@ -1,12 +1,12 @@
-"""Fuzzing in forked children: memory capped, time watched, every failure kept and replayable.
+"""Fuzzing in forked children, with capped memory and a time limit. Every failing input is kept and can be replayed.
 
     python tests/fuzz/fuzz_run.py --count 20000 --seed 7          all targets, by weight
     python tests/fuzz/fuzz_run.py --target node --count 100000
     python tests/fuzz/fuzz_run.py --replay node FILE              one input, with its traceback
     python tests/fuzz/fuzz_run.py --corpus                        every kept input
 
-`--progress FILE` notes each part that passed; the same command run again goes on after them. `--plant NAME`
-breaks a gate first, to show that this finds it. A failing input lies in `--out` (default .cache/fuzz).
+`--progress FILE` records each part that passed, and the same command resumes after these parts. `--plant NAME` first
+breaks a gate, to show that the fuzzing finds the fault. Failing inputs are stored in `--out` (default .cache/fuzz).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the others reserve address space ahead
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the other allocators reserve address space ahead
 _M_ARENA_MAX = -8
 ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1) if sys.platform == "linux" else None
 
@@ -47,14 +47,15 @@ ROOT = HERE.parent.parent
 CORPUS = HERE / "corpus"
 
 PART_INPUTS = 2_000
-"""Inputs of one child."""
+"""The inputs of one child."""
 INPUT_CPU_SECONDS_MAX = 12.0
-"""Of one input; the slowest known takes one to two seconds, and twice that where two threads share a core."""
+"""The limit for one input. The slowest known takes one to two seconds, and twice that where two threads share a
+core."""
 PATIENCE_CPU_SECONDS = 30.0
-"""Of a child that finishes no input: then it is stopped."""
+"""The limit for a child that finishes no input. Then the child is stopped."""
 INPUT_BYTES_MAX = 8 << 20
 
-# A gate broken on purpose: (module, function, text, what takes its place, the target that must find it).
+# Gates that are broken on purpose: (module, function, text, replacement, the target that must find the fault).
 PLANTS = {
     "unvalidated": ("tree.node", "_columns", "batch.validate(full=True)", "pass", "node"),
     "bomb": ("tree.node", "rows_claimed", "if _field(data, batch, 3):", "if False:", "node"),
@@ -142,7 +143,7 @@ PLANTS = {
 
 
 def plant(name: str) -> None:
-    """Replace the code of one function by a broken one; the module's objects stay what they are."""
+    """Replace the code of one function by a broken one. The objects of the module stay the same."""
     module_name, function, text, other, _ = PLANTS[name]
     module = import_module(f"alpheus_journal.{module_name}")
     assert module.__file__ is not None
@@ -167,7 +168,7 @@ def _out_of_memory(error: BaseException | None) -> bool:
 
 
 def judge(target: Target, data: bytes) -> str:
-    """`accepted` or the class of the refusal. Raises Flaw for everything that is neither."""
+    """Return `accepted` or the class of the refusal. Raise Flaw for everything else."""
     started = time.process_time()
     try:
         target.run(data)
@@ -187,13 +188,13 @@ def judge(target: Target, data: bytes) -> str:
 
 
 def make(target: Target, seed: int, index: int) -> bytes:
-    """Input `index` of a seed: the same in every process."""
+    """Return input `index` of a seed, the same in every process."""
     rng = random.Random(f"{target.name}/{seed}/{index}")
     return target.make(rng)[:INPUT_BYTES_MAX]
 
 
 def cap_memory(target: Target) -> None:
-    """Bound this process's address space, relative to what it takes after all that is whole was run once."""
+    """Limit this process's address space to `target.memory` above its use after it has run all intact seeds."""
     for data in target.whole():
         try:
             target.run(data)
@@ -201,7 +202,7 @@ def cap_memory(target: Target) -> None:
             if not target.allows(error):
                 raise
     for index in range(5):
-        target.make(random.Random(index))  # what it keeps to make others of
+        target.make(random.Random(index))  # builds the data that later inputs are made of
     if sys.platform == "linux":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + target.memory
@@ -224,7 +225,7 @@ class Part(NamedTuple):
 
 
 class Child:
-    """A forked process at work on a part. What it is doing lies in shared memory, and outlives it."""
+    """A forked process that works on a part. Its current input is in shared memory, which survives the process."""
 
     # Shared memory: index of the input, its size, inputs done, size of the report; the input; the report.
     HEAD = 32
@@ -259,7 +260,7 @@ class Child:
         self._put(3, len(data))
 
     def _work(self) -> int:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries that complain before they crash
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # for libraries that write messages before they crash
         target = TARGETS[self.part.target]
         cap_memory(target)
         verdicts: Counter[str] = Counter()
@@ -278,7 +279,7 @@ class Child:
         return 0
 
     def poll(self) -> int | None:
-        """The exit status (negative: a signal), None while it works. Stops it when it hangs."""
+        """Return the exit status (negative: a signal), or None while the child works. Stop a child that hangs."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)
@@ -313,7 +314,7 @@ class Child:
 
 
 def parts(names: list[str], count: int, seed: int) -> Iterator[Part]:
-    """`count` inputs, shared among the targets by weight."""
+    """Divide `count` inputs among the targets by weight."""
     total = sum(TARGETS[name].weight for name in names)
     for name in names:
         share = max(1, round(count * TARGETS[name].weight / total))
@@ -337,7 +338,7 @@ class Campaign:
             self._count(line)
 
     def _done(self) -> dict[str, str]:
-        """Parts that passed in an earlier run of the same code."""
+        """Return the parts that passed in an earlier run of the same code."""
         if self.progress is None or not self.progress.exists():
             return {}
         lines = self.progress.read_text().splitlines()
@@ -395,12 +396,12 @@ class Campaign:
         print(f"FLAW in {part.target}, seed {part.seed}, input {index}, {len(data)} bytes: {reason.rstrip()}")
         print(f"  replay: {sys.executable} {HERE / 'fuzz_run.py'} --replay {part.target} {path}")
         rest = part.first + part.count - index - 1
-        if rest > 0 and data:  # else it did not get so far as to make one
+        if rest > 0 and data:  # else the child ended before it made an input
             self.todo.insert(0, Part(part.target, part.seed, index + 1, rest))
 
 
 def prove(out: Path, seed: int) -> int:
-    """Break each gate in turn and look whether a small run finds it. Returns how many were not found."""
+    """Break each gate in turn and run a small fuzzing. Return how many broken gates were not found."""
     missed = 0
     for name, (*_, target) in PLANTS.items():
         TARGETS[target].whole()
@@ -419,7 +420,7 @@ def prove(out: Path, seed: int) -> int:
 
 
 def code_digest() -> str:
-    """What the counted inputs were counted against."""
+    """Return a digest of the code. Counts of inputs are valid only for the same code."""
     digest = hashlib.sha256()
     for folder in (HERE, ROOT / "journal" / "alpheus_journal", ROOT / "protos" / "alpheus_pb"):
         for path in sorted(folder.rglob("*.py")):
@@ -428,12 +429,12 @@ def code_digest() -> str:
 
 
 def kept(path: Path) -> bytes:
-    """A kept input; those that are long and dull are packed."""
+    """Return a kept input. Long and repetitive inputs are stored packed."""
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def replay_corpus() -> int:
-    """Every kept input, those of one target in one child. Returns how many targets failed."""
+    """Run every kept input, the inputs of one target in one child. Return how many targets failed."""
     files = sorted(path for path in CORPUS.glob("*/*") if path.is_file())
     failures = 0
     for name in sorted({path.parent.name for path in files}):
@@ -446,7 +447,8 @@ def replay_corpus() -> int:
                 cap_memory(TARGETS[name])
                 for path in files:
                     if path.parent.name == name:
-                        # Written before it runs: the last line tells what ended the process.
+                        # The name is written before the input runs, so that the last line tells which input ended the
+                        # process.
                         os.write(1, f"{path.relative_to(CORPUS)} ".encode())
                         os.write(1, judge(TARGETS[name], kept(path)).encode() + b"\n")
                 code = 0
@@ -497,7 +499,7 @@ def main() -> int:
         TARGETS[name].whole()
     started = time.monotonic()
     todo = list(parts(names, options.count, seed))
-    random.Random(seed).shuffle(todo)  # a run that is stopped has tried something of everything
+    random.Random(seed).shuffle(todo)  # so that a stopped run has tried some inputs of all targets
     campaign = Campaign(todo, options.out, options.progress, options.failures, options.patience)
     campaign.run(options.jobs)
     took = time.monotonic() - started

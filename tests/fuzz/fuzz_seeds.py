@@ -1,4 +1,4 @@
-"""Whole inputs to begin with: small catalogs in both dialects, those of the Java SDK, segments, footers."""
+"""Intact inputs to start from: small catalogs in both dialects, catalogs of the Java SDK, segments, footers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TABLE = "018f0000-0000-7000-8000-0000000000aa"
 JAVA = Path(__file__).resolve().parent.parent / "compat" / "olympia-java"
 FOOTER_ROWS = 20
 JAVA_FILES_MAX = 120
-"""Catalogs of the Java SDK with more files than this give their files, and are not opened whole."""
+"""Catalogs of the Java SDK with more files than this give only files, and are not opened whole."""
 MIB = 1 << 20
 
 _ROOTS = [fmt.version_file(n, 32) for n in (4, 5)]
@@ -61,7 +61,7 @@ DTXN = [
 
 
 class Lakes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the seed catalogs hold, by kind of file."""
+    """The contents of the seed catalogs, by kind of file."""
 
     catalogs: list[dict[str, bytes]]
     nodes: list[bytes]
@@ -70,7 +70,7 @@ class Lakes(msgspec.Struct, frozen=True, kw_only=True):
     externals: dict[str, bytes]
     actions: list[bytes]
     header_of_one: bytes
-    """An action row's message: the header of a transaction of one action."""
+    """The message of an action row: the header of a transaction of one action."""
     definitions: list[bytes]
     """The first byte is the kind."""
     requests: list[bytes]
@@ -83,7 +83,7 @@ async def _files(lake: Lake) -> dict[str, bytes]:
 
 
 async def _catalog(digits: int) -> tuple[Lake, list[Transaction]]:
-    """Each kind of operation, file and object once, inner nodes and an external action included."""
+    """Make a catalog with each kind of operation, file and object, with inner nodes and an external action."""
     lake = Lake()
     journal = await lake.create(order=3, version_digits=digits)
     sent: list[Transaction] = []
@@ -109,7 +109,7 @@ async def _catalog(digits: int) -> tuple[Lake, list[Transaction]]:
         name = {"namespace": "a", "name": "t", "table_id": t.table_id}
         try:
             await commit(operation(**name, segments=(segment,)), id=id)
-        except Exception:  # a table with a required column takes no files that lack it
+        except Exception:  # a table with a required column refuses files without it
             sent.pop()
     await commit(UpdateCatalog(set={"p": "1"}))
     await commit(UpdateNamespace(name="a", set={"big": "x" * 17_000}))
@@ -135,7 +135,7 @@ async def _catalog(digits: int) -> tuple[Lake, list[Transaction]]:
 
 
 def java_catalogs() -> list[dict[str, bytes]]:
-    """Catalogs that the Java SDK wrote, where they are."""
+    """Return catalogs that the Java SDK wrote, from the folders where they exist."""
     folders = sorted(path.parent for path in JAVA.glob("*/catalog/vn"))
     return [
         {
@@ -181,7 +181,7 @@ async def _lakes() -> Lakes:
                     if digits == 32:
                         roots.append((version, data))
                     rows += [b64decode(value) for _, value in file.actions if file.commit_id]
-    chosen = {len(data): data for data in definitions}  # the Java SDK's differ in little but names
+    chosen = {len(data): data for data in definitions}  # those of the Java SDK differ mainly in names
     return Lakes(
         catalogs=catalogs,
         nodes=nodes[:: max(1, len(nodes) // 60)],
@@ -209,14 +209,15 @@ def _header_of_one() -> bytes:
 
 
 class Hints(msgspec.Struct, frozen=True, kw_only=True):
-    """A catalog whose objects a sample sees all, with what was made to save time; path to bytes."""
+    """A catalog so small that a sample has all of its objects, with its checkpoints and index runs. Files are bytes
+    by path."""
 
     files: dict[str, bytes]
     catalog_id: str
     ids: list[str]
-    """Of transactions: the n-th is in version n + 1."""
+    """Ids of transactions: the n-th is in version n + 1."""
     objects: dict[str, str]
-    """Tree key to path."""
+    """Paths by tree key."""
     checkpoints: dict[str, bytes]
     runs: dict[str, bytes]
     millis: int
@@ -266,7 +267,7 @@ async def _hints() -> Hints:
 
 
 def segment_files() -> list[bytes]:
-    """Manifest segments of `TABLE`."""
+    """Return manifest segments of `TABLE`."""
 
     def file(number: int, **values: object) -> DataFile:
         path = f"data/{TABLE}/{TABLE}/{TABLE}/part-{number}.parquet"
@@ -304,7 +305,7 @@ def footer_columns() -> tuple[Column, ...]:
 
 
 def footer_files() -> list[bytes]:
-    """Parquet files that a table of `footer_columns` takes."""
+    """Return Parquet files that a table of `footer_columns` accepts."""
     schema = schema_of_columns(footer_columns())
     rows = [
         {"id": n, "name": f"é{n}", "at": n, "price": n, "tags": [{"k": "a"}, None], "sizes": [("a", 1.5)]}

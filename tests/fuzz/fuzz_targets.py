@@ -1,7 +1,7 @@
-"""What is fuzzed: for each gate how inputs are made, how one is given to it, and what must hold afterwards.
+"""The fuzzed gates: how inputs of each are made, how the gate gets them, and what must be true afterwards.
 
-A gate may refuse with its own error class; every other exception is a flaw. What it accepts must keep the
-promises that its callers build on.
+A gate may refuse with its own error class; every other exception is a flaw. Accepted input must keep the promises that
+callers rely on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ T = TypeVar("T")
 
 
 class Flaw(Exception):
-    """What was accepted breaks a promise."""
+    """Accepted input breaks a promise."""
 
 
 def require(condition: object, promise: str) -> None:
@@ -110,7 +110,7 @@ def storage_of(files: dict[str, bytes]) -> MemoryStorage:
 
 
 def newer(error: AlpheusError) -> bool:
-    """What a later release writes is refused with another class than what is damaged."""
+    """Return whether the error is that of a later release's format. Damaged input gets another class."""
     return isinstance(error, InvalidInput) and error.kind == "newer_format"
 
 
@@ -123,14 +123,14 @@ class Target:
     """Bytes of address space above the baseline that one input may take."""
 
     def seeds(self) -> list[bytes]:
-        """Inputs that are whole; made once, before the first fork."""
+        """Return intact inputs. The inputs are made once, before the first fork."""
         raise NotImplementedError
 
     def make(self, rng: random.Random) -> bytes:
         raise NotImplementedError
 
     def run(self, data: bytes) -> None:
-        """Raises what the gate raises, Flaw when it accepted what it may not."""
+        """Run the gate. Raise what it raises, or Flaw if it accepts what it must not."""
         raise NotImplementedError
 
     def allows(self, error: Exception) -> bool:
@@ -142,7 +142,7 @@ class Target:
 
 
 def safe_path(path: str) -> bool:
-    """Said a second time, without the grammar under test."""
+    """Return whether the path is safe, by rules that do not use the tested grammar."""
     return (
         0 < len(path) <= 4096
         and not path.startswith("/")
@@ -169,7 +169,7 @@ class ArrowTarget(Target):
 
 
 class NodeTarget(ArrowTarget):
-    """Child nodes through `Reader.load_nodes`, as every read of a tree does."""
+    """Child nodes through `Reader.load_nodes`, as every read of a tree uses it."""
 
     name = "node"
     weight = 5.0
@@ -197,7 +197,7 @@ class NodeTarget(ArrowTarget):
         self.keeps(run(reader.load_nodes([self.path]))[self.path])
 
     def keeps(self, node: Node) -> None:
-        """What a tree builds on."""
+        """Check the properties that a tree relies on."""
         require(list(node.keys) == sorted(set(node.keys)), "keys ascend strictly")
         require(len(node.values) == len(node.keys), "a value for every key")
         require(len(node.children) in (0, len(node.keys) + 1), "one child more than keys, or none")
@@ -215,7 +215,7 @@ class NodeTarget(ArrowTarget):
                 if value:
                     require(safe_path(fmt.check_definition_pointer(value, name.kind)), f"a path: {value!r}")
             except Corrupt:
-                continue  # whoever follows this key is refused
+                continue  # a caller that follows this key is refused
 
 
 class RootTarget(NodeTarget):
@@ -268,7 +268,7 @@ class RootTarget(NodeTarget):
 
 
 class TombstoneTarget(RootTarget):
-    """Roots of expired versions: Expired, and never a version without objects."""
+    """Roots of expired versions must give Expired, and never a version without objects."""
 
     name = "tombstone"
     weight = 1.0
@@ -321,7 +321,7 @@ class LeaseTarget(NodeTarget):
 
 
 def odd_arrow_files(whole: bytes) -> list[bytes]:
-    """Arrow files of other kinds: the material for splices, and refused as they are."""
+    """Return Arrow files of other kinds. They are material for splices, and are refused when unchanged."""
     table = pa.ipc.open_file(whole).read_all()
     batch = table.combine_chunks().to_batches()[0]
     files = []
@@ -352,7 +352,7 @@ def arrow_file(batch: pa.RecordBatch, **options: Any) -> bytes:
 
 
 def mutated_action(value: str, rng: random.Random) -> str:
-    """The value of an action row with its message changed, or the base64 itself."""
+    """Return the value of an action row with a changed message, or with changed base64."""
     try:
         data = b64decode(value, validate=True)
     except ValueError:
@@ -363,7 +363,7 @@ def mutated_action(value: str, rng: random.Random) -> str:
 
 
 def same_transaction(transaction: actions.RecordedTransaction) -> None:
-    """What was read of a transaction crosses the wire whole."""
+    """Check that a decoded transaction survives the wire unchanged."""
     message = wire.encode_recorded(transaction)
     again = wire.decode_recorded(
         service_pb2.RecordedTransaction.FromString(message.SerializeToString(deterministic=True))
@@ -377,7 +377,7 @@ class ActionTarget(Target):
     name = "action"
     weight = 3.0
     memory = 384 * MIB
-    """For 1 MiB at most, decoded, encoded and decoded again."""
+    """The room for at most 1 MiB that is decoded, encoded and decoded again."""
     header: ClassVar[bytes] = b""
 
     def seeds(self) -> list[bytes]:
@@ -388,7 +388,7 @@ class ActionTarget(Target):
         return mutate_message(seed, actions_pb2.ActionDef.DESCRIPTOR, rng, self.whole())
 
     def run(self, data: bytes) -> None:
-        data = data[:MIB]  # more than fits into a root of the default size
+        data = data[:MIB]  # more than a root of the default size can hold
         row = action_rows.parse_row(action_rows.row_value(data), "vn/x")
         require(not row.external_path or safe_path(row.external_path), f"a path: {row.external_path!r}")
         messages = [row.message]
@@ -400,7 +400,7 @@ class ActionTarget(Target):
 
 
 class ExternalTarget(ActionTarget):
-    """An action in a file of its own, through `Log.read` of the root that points at it."""
+    """An action in a separate file, through `Log.read` of the root that points at it."""
 
     name = "external_action"
     weight = 1.0
@@ -489,7 +489,7 @@ class DefinitionTarget(Target):
             require(error.kind == "too_large" and len(data) > MIB // 8, str(error))
             return
         other = decode_definition(kind, again, "def/x")
-        # A map entry with an unknown field lies whole among the unknown fields, its own maps in any order.
+        # A map entry with an unknown field is stored whole among the unknown fields, with its own maps in any order.
         require(len(other.unknown) == len(value.unknown), "unknown fields are kept")
         known = [msgspec.structs.replace(each, unknown=b"") for each in (value, other)]
         require(known[0] == known[1], "a definition encodes as it was read")
@@ -506,7 +506,7 @@ class PredicateTarget(Target):
         rng = random.Random(3)
         predicates = [encode(random_predicate(rng, depth=depth)) for depth in range(5) for _ in range(8)]
         kind = objects_pb2.Predicate
-        for predicate in predicates:  # once for all forks: what Arrow does at its first kernel takes a second
+        for predicate in predicates:  # before the forks: Arrow's first kernel takes a second
             self.run(predicate)
         return [
             *predicates,
@@ -525,7 +525,7 @@ class PredicateTarget(Target):
         require(text(predicate), "it has a text")
         columns = columns_of(predicate)
         if any(int(column.properties.get("length", 1)) > 64 for column in columns):
-            return  # rows would take as much
+            return  # rows would take as much space
         rows = random_rows(random.Random(len(data)), columns, 3)
         arrays = {column.id: array_of(column, rows) for column in columns}
         for column in columns:
@@ -539,8 +539,8 @@ class PredicateTarget(Target):
 
 
 class DistributedTransactionTarget(Target):
-    """Saved distributed transactions of other writers: no gate acts on one yet, so that the message itself is
-    what must refuse."""
+    """Saved distributed transactions of other writers. No gate uses them yet, so the message itself must refuse bad
+    input."""
 
     name = "dtxn"
     weight = 0.5
@@ -598,7 +598,7 @@ class ManifestTarget(ArrowTarget):
 
 
 def mutated_cell(value: Any, rng: random.Random) -> Any:
-    """Another value of about the same type: null, extreme, hostile, repeated, out of order."""
+    """Return another value of about the same type: null, extreme, hostile, repeated, or out of order."""
     if rng.random() < 0.15:
         return None
     match value:
@@ -628,7 +628,7 @@ def mutated_cell(value: Any, rng: random.Random) -> Any:
 
 
 class FooterTarget(Target):
-    """Parquet footers as a commit of files that Spark wrote reads them."""
+    """Parquet footers, as a commit of files that Spark wrote reads them."""
 
     name = "footer"
     weight = 1.0
@@ -668,7 +668,7 @@ class FooterTarget(Target):
 
 
 class RowsTarget(FooterTarget):
-    """Data files of a native table as its rows are read: pages, levels and the Arrow schema in the footer."""
+    """Data files of a native table, as its rows are read: pages, levels and the Arrow schema in the footer."""
 
     name = "rows"
     weight = 0.5
@@ -695,7 +695,7 @@ class RowsTarget(FooterTarget):
 
 
 class TextTarget(Target):
-    """Names, keys, pointers, tokens, file names, hints: whatever is text, through every gate that takes text."""
+    """Texts through every gate that takes text: names, keys, pointers, tokens, file names, hints."""
 
     name = "text"
     weight = 2.0
@@ -746,7 +746,7 @@ class TextTarget(Target):
         try:
             text.encode()
         except UnicodeEncodeError:
-            return  # no stored key holds a lone surrogate: the gate of nodes refuses it
+            return  # no stored key has a lone surrogate: the gate of nodes refuses it
         keys = fmt.Keys()
         if name := with_refusal(Corrupt, lambda: keys.parse(text)):
             require(text in (keys.key(name), keys.other_padding().key(name)), "a name gives its key back")
@@ -770,7 +770,7 @@ class TextTarget(Target):
 
 
 def with_refusal(refusal: type[AlpheusError], gate: Callable[[], T]) -> T | None:
-    """What a gate says, None when it refuses as it may."""
+    """Return the gate's result, or None if the gate refuses with the allowed error."""
     try:
         return gate()
     except refusal:
@@ -835,7 +835,7 @@ class MessageTarget(Target):
 
 
 class CommitTarget(Target):
-    """Requests that are executed: refused, or committed as `check` demands."""
+    """Requests that are executed. Each must be refused, or committed so that `check` finds nothing."""
 
     name = "commit"
     weight = 0.25
@@ -875,7 +875,8 @@ class CommitTarget(Target):
 
 
 class CatalogTarget(Target):
-    """Catalogs with one to four damaged files: opened, scanned, replayed, checked. MessagePack of path to bytes."""
+    """Catalogs with one to four damaged files are opened, scanned, replayed and checked. An input is MessagePack of
+    path to bytes."""
 
     name = "catalog"
     weight = 0.15
@@ -917,7 +918,8 @@ class CatalogTarget(Target):
             if not self._known:
                 for seed in {each for files in lakes().catalogs for each in files.values()}:
                     self._known[seed] = dissected(seed)
-            # What was damaged already is damaged blindly: reading it here would need the gates under test.
+            # A file that is already damaged is changed without its structure: reading it here would need the tested
+            # gates.
             parts, rows = self._known.get(data, (Anatomy([], []), []))
             if rows and rng.random() < 0.6:
                 return file_of_rows(mutate_rows(rows, rng, [rows]))

@@ -1,10 +1,12 @@
-"""Fault rows 49 to 51: hostile bytes are refused, or keep every promise; the process lives, memory is capped.
+"""Fault rows 49 to 51: hostile bytes are refused or keep every promise; the process survives, and memory is capped.
 
-Row 49: Arrow files that are malformed, bombs, or lie about lengths and offsets. Row 50: protobuf nested or
-amplified. Row 51: pointers that leave the prefix. Row 52 (cyclic and endless trees) is in test_hostile_trees.py.
+- Row 49: Arrow files that are malformed, are bombs, or give wrong lengths and offsets.
+- Row 50: nested or amplified protobuf.
+- Row 51: pointers that leave the prefix.
 
-The work is done by fuzz_run.py in forked children; see there for how a failure is replayed. A full run takes up
-where the last one was stopped: `.cache/fuzz/full.progress` notes what has passed, as long as the code stays.
+Row 52 (cyclic and endless trees) is in test_hostile_trees.py. The work is done by fuzz_run.py in forked children; its
+docstring explains how to replay a failure. A full run resumes where the last one was stopped:
+`.cache/fuzz/full.progress` records what has passed, as long as the code is the same.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def test_every_input_that_was_ever_found_stays_harmless() -> None:
     assert int(done.stdout.split("corpus: ")[1].split()[0]) > 10
 
 
-# Each gate, or each part of one, that some row of the fault matrix rests on.
+# The gates, or parts of gates, on which a row of the fault matrix relies.
 PLANTS = {
     49: (
         "unvalidated", "bomb", "order", "hang", "footer_gate", "segment_nulls", "tombstones", "checkpoint_order",
@@ -61,7 +63,7 @@ def test_gates_that_are_broken_on_purpose_are_found(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     for plant in (plant for plants in PLANTS.values() for plant in plants):
         assert f"plant {plant}: found" in done.stdout
-    # What was found is kept, and shows itself again from the file alone; the sound gate takes it or refuses it.
+    # The failing input is kept, and the file alone shows the fault again. The intact gate accepts or refuses the input.
     (kept,) = (tmp_path / "pointers").iterdir()
     assert fuzz("--plant", "pointers", "--replay", "node", kept).returncode == 1
     assert fuzz("--replay", "node", kept).returncode == 0
@@ -104,12 +106,12 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     first = fuzz(*arguments)
     assert "5,000 inputs passed, 0 flaws" in first.stdout
     lines = progress.read_text().splitlines()
-    assert len(lines) == 4  # the code, and three parts
+    assert len(lines) == 4  # the digest of the code, and three parts
     progress.write_text("\n".join(lines[:2]) + "\n")
     second = fuzz(*arguments)
     assert "5,000 inputs passed, 0 flaws" in second.stdout
     assert sorted(progress.read_text().splitlines()[1:]) == sorted(lines[1:])
-    # What was counted with other code does not count.
+    # Results of other code do not count.
     progress.write_text("\n".join(["other", *lines[1:]]) + "\n")
     fuzz(*arguments)
     assert progress.read_text().splitlines()[0] == lines[0]

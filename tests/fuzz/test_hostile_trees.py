@@ -1,4 +1,5 @@
-"""Fault row 52: trees that never end, or lead back to themselves, are refused by caps: no recursion, few reads."""
+"""Fault row 52: trees that never end or that contain themselves are refused by limits, without recursion and with
+few reads."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def path(number: int) -> NodePath:
 
 
 class Forest:
-    """Nodes made when they are asked for, so that a tree of any depth costs nothing; counts what is read."""
+    """Makes nodes on request, so that a tree of any depth costs nothing, and counts the reads."""
 
     def __init__(self, make: Callable[[int], Node]) -> None:
         self.make = make
@@ -39,14 +40,14 @@ class Forest:
 
 
 def chain(number: int) -> Node:
-    """Each node holds one key and has the next node to its right, a million times."""
+    """Return a node with one key, whose right child is the next node, a million times."""
     if number == DEPTH:
         return Node((key(number),), ("def/ns/x.binpb",))
     return Node((key(number),), ("def/ns/x.binpb",), (path(DEPTH + 1 + number), path(number + 1)))
 
 
 def hollow_chain(number: int) -> Node:
-    """Nodes without a key and with one child: no bound of theirs can be broken."""
+    """Return a node without keys and with one child, so that no bound of keys can be violated."""
     return EMPTY if number == DEPTH else Node((), (), (path(number + 1),))
 
 
@@ -63,12 +64,12 @@ def itself_with_a_key(number: int) -> Node:
 
 
 def fan_of_itself(number: int) -> Node:
-    """Every child of every node is that node: 128 to the power of 16 places, one file."""
+    """Return a node whose children are all itself: 128 to the power of 16 places, one file."""
     return Node(tuple(key(n) for n in range(127)), ("def/ns/x.binpb",) * 127, (path(number),) * 128)
 
 
 def hollow_fan(number: int) -> Node:
-    """A fan of hollow nodes: the one shape in which a node may stand in many places."""
+    """Return a fan of hollow nodes, the only shape in which a node may occur in many places."""
     if number == 0:
         return Node(tuple(key(n) for n in range(127)), ("def/ns/x.binpb",) * 127, (path(1),) * 128)
     return Node((), (), (path(number + 1),))
@@ -104,7 +105,7 @@ def test_a_check_of_an_endless_tree_ends_with_findings(shape: Callable[[int], No
 
 
 def test_a_tree_of_the_greatest_depth_is_read() -> None:
-    # The caps refuse nothing that is allowed: a chain of sixteen levels.
+    # A valid tree passes: a chain of sixteen levels.
     def short(number: int) -> Node:
         if number == DEPTH_MAX - 1:
             return Node((key(number),), ("def/ns/x.binpb",))
