@@ -1,6 +1,6 @@
 """Mutants that no test can notice, each with its reason: by module, then by `Mutation.key`.
 
-The key names the line as it stands: one that changes drops out of here by itself, and its mutants count again.
+The key contains the line's text. When the line changes, the key no longer matches and the line's mutants count again.
 """
 
 from __future__ import annotations

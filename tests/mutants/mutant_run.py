@@ -1,10 +1,10 @@
-"""`make mutants`: puts small faults into modules, one at a time, and tells which ones no test noticed.
+"""`make mutants`: puts small faults into modules, one at a time, and reports those that no test noticed.
 
     python tests/mutants/mutant_run.py --module writer --count 6 --seed 1
 
-Nothing in the working tree is changed: the package of the module is copied by links into a folder that comes first on
-PYTHONPATH, for the tests and for every process that they start, and the module lies there changed. MUTANTS.md has the
-rest.
+The working tree is not changed. A temporary folder holds the module with the fault and links to the rest of its
+package. The folder comes first on PYTHONPATH for the tests and for every process that they start. MUTANTS.md has the
+details.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mutations import mutations_of, sampled
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEPT = ROOT / ".cache" / "mutants.jsonl"
 TEST_SECONDS = 60
-"""Of one test, in which a mutant hangs; slower ones than that are in no list below."""
+"""The limit for one test, for mutants that hang. The lists below have no slower tests."""
 RUN_SECONDS = 900
 
 
 class Module(msgspec.Struct, frozen=True):
-    """A module and the tests that are there to notice its faults, the quickest files first."""
+    """A module and the tests that should notice its faults, the quickest files first."""
 
     path: str
     tests: tuple[str, ...]
@@ -155,7 +155,7 @@ MODULES = {
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of one mutant. `of`: digest of what its fate depends on."""
+    """The result for one mutant. `of` is a digest of the files on which its fate depends."""
 
     module: str
     key: str
@@ -166,7 +166,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Kept:
-    """Results of earlier runs, so that one that was broken off goes on where it was."""
+    """Results of earlier runs, so that an interrupted run resumes where it was."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -187,7 +187,7 @@ class Kept:
 
 
 def digest_of(root: Path, module: Module) -> str:
-    """Of the module and its tests."""
+    """Return a digest of the module and its tests."""
     found = hashlib.sha256()
     for path in (module.path, *module.tests):
         found.update((root / path).read_bytes())
@@ -196,7 +196,8 @@ def digest_of(root: Path, module: Module) -> str:
 
 @contextmanager
 def overlaid(root: Path, module: Module) -> Iterator[tuple[Path, Path]]:
-    """(folder for PYTHONPATH, the module's file in it): its package by links, the module to be written."""
+    """Yield a folder for PYTHONPATH and the module's file in it. The folder links the package; the module is a file
+    to write."""
     package = (root / module.path).parent
     while (package.parent / "__init__.py").exists():
         package = package.parent
@@ -215,7 +216,8 @@ def overlaid(root: Path, module: Module) -> Iterator[tuple[Path, Path]]:
 def tested(
     root: Path, folder: Path, tests: Sequence[str], *, test_seconds: float, run_seconds: float
 ) -> tuple[str, str]:
-    """(fate, test that failed) of what lies in `folder`. Raises RuntimeError when nothing was tested."""
+    """Test the package in `folder`. Return the mutant's fate and the test that failed. Raise RuntimeError if nothing
+    was tested."""
     command = [
         sys.executable,
         "-m",
@@ -253,7 +255,7 @@ def tested(
 
 
 class Runner:
-    """Runs tests against mutants. `tell` gets lines for people; results go into `kept`, and come from there."""
+    """Runs tests against mutants. `tell` gets lines for the user. `kept` holds the results of this and earlier runs."""
 
     def __init__(
         self,
@@ -273,7 +275,7 @@ class Runner:
         self._run_seconds = run_seconds
 
     def run(self, names: Sequence[str], *, count: int, seed: int) -> dict[str, list[Result]]:
-        """The results by module. Raises RuntimeError when tests fail without a mutant."""
+        """Return the results by module. Raise RuntimeError if tests fail without a mutant."""
         results = {name: self._of_module(name, count, f"{seed} {name}") for name in names}
         for name, found in results.items():
             same = sum(is_equivalent(name, result.key) for result in found)
@@ -335,13 +337,13 @@ def is_equivalent(name: str, key: str) -> bool:
 
 
 def score(results: dict[str, list[Result]]) -> float:
-    """The share that was noticed, of those that are no equivalents."""
+    """Return the share of mutants that were noticed, without the equivalents."""
     counted = [r for name, found in results.items() for r in found if not is_equivalent(name, r.key)]
     return sum(result.fate != "survived" for result in counted) / max(len(counted), 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 when the score is below what was asked for."""
+    """Run the command line. Return 1 if the score is below the required one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""Small faults that can be put into a module: what a slip of the hand or of the head would look like.
+"""Small faults that can be put into a module, like a programmer's slips and misunderstandings.
 
-A mutation replaces one span of the source by another text; everything else stays, comments and lines too. What nobody
-could notice is left out: docstrings, annotations, log lines, failpoints, texts and hints of errors, assertions, and
-what stands outside functions.
+A mutation replaces one span of the source by another text. Everything else stays the same, with comments and line
+numbers. Changes that no test could notice are left out: docstrings, annotations, log lines, failpoints, texts and hints
+of errors, assertions, and code outside functions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import msgspec
 SILENT_CALLS = ("log", "logger", "failpoints", "warnings")
 """Objects whose calls change nothing that a caller sees."""
 TEXTS = {"message", "hint", "name", "help", "reason"}
-"""Keyword arguments that are words for people."""
+"""Keyword arguments that are texts for the user."""
 UNSWAPPED = {
     "cast", "isinstance", "issubclass", "getattr", "setattr", "hasattr", "range", "print", "zip", "min", "max",
 }  # fmt: skip
-"""Calls whose arguments in another order fail at once, or mean the same."""
+"""Calls that fail immediately, or mean the same, when their arguments are swapped."""
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -37,7 +37,7 @@ _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
 class Mutation(msgspec.Struct, frozen=True):
-    """`what` was done at `line`: bytes [start, end) of the source become `text`."""
+    """The change `what` at `line`: bytes [start, end) of the source become `text`."""
 
     what: str
     line: int
@@ -50,7 +50,7 @@ class Mutation(msgspec.Struct, frozen=True):
         return (data[: self.start] + self.text.encode() + data[self.end :]).decode()
 
     def key(self, source: str) -> str:
-        """What it does to which line, whatever its number: the same while the line stays as it is."""
+        """Return the change and the line's text without the line number. The key stays the same while the line does."""
         line = source.splitlines()[self.line - 1].strip()
         old = " ".join(source.encode()[self.start : self.end].decode().split())
         return f"{line} | {self.what} | {old} -> {self.text}"
@@ -68,7 +68,7 @@ class Mutation(msgspec.Struct, frozen=True):
 
 
 def mutations_of(source: str) -> list[Mutation]:
-    """All that can be done to a module, in order of places; a few of them make no program."""
+    """Return all mutations of a module, in order of places. A few of them give no valid program."""
     finder = _Finder(source)
     finder.look(ast.parse(source), is_in_function=False)
     found = {(mutation.start, mutation.end, mutation.text): mutation for mutation in finder.found}
@@ -76,7 +76,7 @@ def mutations_of(source: str) -> list[Mutation]:
 
 
 def is_program(mutation: Mutation, source: str) -> bool:
-    """Whether it makes one."""
+    """Return whether the mutated source is a valid program."""
     try:
         ast.parse(mutation.applied(source))
     except SyntaxError:
@@ -85,7 +85,8 @@ def is_program(mutation: Mutation, source: str) -> bool:
 
 
 def sampled(source: str, count: int, seed: str) -> list[Mutation]:
-    """`count` mutations of a module, each line as likely and none twice, the same ones for the same seed."""
+    """Return `count` mutations of a module, without repeats. Each line is equally likely, and a seed always gives
+    the same ones."""
     rng = random.Random(seed)
     by_line: dict[int, list[Mutation]] = {}
     for mutation in mutations_of(source):
@@ -111,7 +112,7 @@ class _Finder:
             self._starts.append(self._starts[-1] + len(line))
 
     def look(self, node: ast.AST, *, is_in_function: bool) -> None:
-        """At `node` and what is in it."""
+        """Look at `node` and its children."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._at_function(node)
             for inner in node.body:
@@ -189,10 +190,10 @@ class _Finder:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """What may be changed in it."""
+    """Yield the parts of `node` that may be changed."""
     match node:
         case ast.Raise():
-            return  # what it says; that it is raised is a statement
+            return  # only the error's text; the raise itself is a statement
         case ast.AnnAssign(value=value):
             yield from [value] if value is not None else []
         case ast.Call(func=func, args=args, keywords=keywords):
@@ -201,7 +202,7 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
             yield from (keyword.value for keyword in keywords if keyword.arg not in TEXTS)
         case ast.Subscript(value=value, slice=index):
             yield value
-            if not isinstance(value, ast.Name) or value.id[:1].islower():  # a type with its arguments is none
+            if not isinstance(value, ast.Name) or value.id[:1].islower():  # not a type with arguments
                 yield index
         case _:
             yield from ast.iter_child_nodes(node)
@@ -233,7 +234,7 @@ def _root(node: ast.AST) -> str:
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """Whether it is a statement that nobody outside sees."""
+    """Return whether no caller can notice the statement."""
     return isinstance(node, ast.Expr) and (_is_docstring(node) or _root(node.value) in SILENT_CALLS)
 
 

@@ -1,4 +1,4 @@
-"""The program that makes mutants: what it changes, what it leaves alone, and what it says of the tests."""
+"""The program that makes mutants: what it changes, what it leaves alone, and what it reports about the tests."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_caught_and_survived(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "-    return one < two" not in printed, "only what survived is shown"
     assert (toy / "lib/toy/core.py").read_text() == CORE
 
-    # A second run asks nothing again; an equivalent is not counted, and shown.
+    # A second run repeats no test. An equivalent is shown and does not count.
     monkeypatch.setattr(mutant_run, "tested", None)
     survivor = next(result.key for result in results["core"] if result.fate == "survived")
     monkeypatch.setitem(equivalents.REASONS, "core", {survivor: "nobody calls it"})
@@ -186,7 +186,7 @@ def test_tests_that_fail_without_a_mutant_are_said(toy: Path, monkeypatch: pytes
 
 
 def test_a_few_of_the_product(lane_count: Callable[[int, int], int], tmp_path: Path) -> None:
-    """One of each module at full counts; at small ones, where the modules' own tests run, it is drawn and shown."""
+    """With full counts one mutant of each module is tested. With small counts it is only made and shown."""
     if lane_count(0, 1):
         results = Runner(ROOT, MODULES, Kept(tmp_path / "kept.jsonl")).run([*MODULES], count=1, seed=1)
         assert score(results) > 0.7, "few are drawn: two of eight may survive"
