@@ -1,4 +1,4 @@
-"""Catalogs that other programs and earlier revisions wrote, unpacked, with what they are known to hold."""
+"""Fixtures with catalogs that other programs and earlier revisions wrote, unpacked, and their known contents."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A run of all tests loads this file too late for its head."""
+    """Print which Java reader is used. In a run of all tests this file is loaded too late for the head of the
+    report."""
     terminalreporter.write_line(java_reader())
 
 
 class Golden(msgspec.Struct, frozen=True):
-    """One catalog as its writer left it. `root` is shared by all tests: it is read only."""
+    """One catalog as its writer left it. All tests share `root`, so it is only read."""
 
     name: str
     root: Path
@@ -57,22 +58,23 @@ class Golden(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> range:
-        """The versions that are whole."""
+        """Return the versions that are whole."""
         return range(
             {"x1-dangling-child": 6, "x3-sdk-commit-on-three-levels": 2}.get(self.name, self.head + 1)
         )
 
     def version(self, version: int) -> Described:
-        """System rows and objects of a version, as the Java SDK sees them."""
+        """Return the system rows and objects of a version, as the Java SDK sees them."""
         described: Described = self.expected["versions"][str(version)]
         return described
 
     def objects(self, version: int) -> dict[ObjectName, str | None]:
-        """Every object of a version with its definition's path; None: its writer lists it and cannot look it up."""
+        """Return every object of a version with the path of its definition. None: the writer lists the object and
+        cannot look it up."""
         found: dict[ObjectName, str | None] = {}
         for namespace, content in self.version(version)["namespaces"].items():
             if self.name == "g6b-names-outside-the-rules" and namespace == "lead":
-                # The SDK takes the space away when it lists, and then finds nothing inside.
+                # The SDK strips the leading space when it lists, and then finds nothing in the namespace.
                 namespace = " lead"
                 if version >= 9:
                     found[fmt.table_name(namespace, "t")] = None
@@ -93,7 +95,7 @@ class Golden(msgspec.Struct, frozen=True):
 
 
 class Goldens:
-    """`goldens[name]` unpacks on first use."""
+    """`goldens[name]` unpacks a catalog on first use."""
 
     def __init__(self, folder: Path, unpacked: Path) -> None:
         self._folder = folder
@@ -115,19 +117,19 @@ class Goldens:
 
 @pytest.fixture(scope="session")
 def goldens(tmp_path_factory: pytest.TempPathFactory) -> Goldens:
-    """The catalogs that the Java SDK wrote."""
+    """Return the catalogs that the Java SDK wrote."""
     return Goldens(HERE / "olympia-java", tmp_path_factory.mktemp("olympia-java"))
 
 
 @pytest.fixture(scope="session")
 def own_goldens(tmp_path_factory: pytest.TempPathFactory) -> Goldens:
-    """The catalogs that earlier revisions of this software wrote."""
+    """Return the catalogs that earlier revisions of this software wrote."""
     return Goldens(HERE, tmp_path_factory.mktemp("own"))
 
 
 @pytest.fixture(scope="session")
 def in_memory() -> Callable[[Golden], Awaitable[MemoryStorage]]:
-    """Makes a copy that may be written to, without files whose names hold control characters."""
+    """Return a function that makes a writable copy in memory, without files whose names have control characters."""
 
     async def copy(golden: Golden) -> MemoryStorage:
         storage = MemoryStorage(name=golden.name)
@@ -141,7 +143,7 @@ def in_memory() -> Callable[[Golden], Awaitable[MemoryStorage]]:
 
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Callable[[Golden], Path]:
-    """The same as a directory."""
+    """Return a function that makes a writable copy in a folder."""
 
     def copy(golden: Golden) -> Path:
         return Path(shutil.copytree(golden.root, tmp_path / golden.name))
@@ -151,7 +153,7 @@ def on_disk(tmp_path: Path) -> Callable[[Golden], Path]:
 
 @pytest.fixture(scope="session")
 def described() -> Callable[[Kind, bytes], Described]:
-    """A stored definition in the words of expected.json."""
+    """Return a function that describes a stored definition as expected.json does."""
     return _described
 
 

@@ -1,4 +1,4 @@
-"""Catalogs frozen in a folder each: `catalog.tar.gz` and `expected.json`, which are written once."""
+"""Frozen catalogs, a folder each with `catalog.tar.gz` and `expected.json`. The files are written once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def files_of(storage: Storage) -> Files:
 
 
 def pack(files: Files, below: str = "") -> bytes:
-    """A tar.gz without the time and the owner."""
+    """Return a tar.gz without times and owners."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, data in sorted(files.items()):
@@ -42,7 +42,7 @@ def freeze(
     *,
     below: str = "",
 ) -> None:
-    """Writes each catalog, named for its folder in `target`, that is not there; one that is stays as it is."""
+    """Write each catalog whose folder in `target` does not exist. Existing folders stay as they are."""
     for name, make in catalogs.items():
         folder = target / name
         if folder.exists():
@@ -58,7 +58,7 @@ def freeze(
 
 
 def thaw(name: str) -> tuple[Files, Described]:
-    """The files of a catalog beside this file, and what they are to say."""
+    """Return the files of a catalog beside this file, and the contents that they must give."""
     files: Files = {}
     with tarfile.open(HERE / name / "catalog.tar.gz") as archive:
         for member in archive.getmembers():

@@ -1,10 +1,15 @@
-"""What users, scripts and dashboards hold on to by name, gathered from the code as one JSON document.
+"""The names that users, scripts and dashboards depend on, gathered from the code as one JSON document.
 
     python tests/compat/surface.py > tests/compat/surface.json
 
-Public names with their parameters, error kinds, exit statuses, commands with their flags, settings, metrics with their
-labels, log events with their fields, messages of the wire and of storage, options of the data source, environment
-variables, failpoints, files in deploy/. Free texts are left out.
+The document has:
+
+- public names with their parameters, error kinds, exit statuses;
+- commands with their flags, settings, options of the data source, environment variables;
+- metrics with their labels, log events with their fields;
+- messages of the wire and of storage, failpoints, files in deploy/.
+
+Free texts are left out.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
 def surface() -> dict[str, Any]:
-    """Every part of the surface by its name, as JSON values."""
+    """Return every part of the surface by its name, as JSON values."""
     return {
         "public": {module: public_names(module) for module in PUBLIC},
         "error_kinds": sorted(importlib.import_module("alpheus_journal.errors").KINDS),
@@ -57,7 +62,7 @@ def surface() -> dict[str, Any]:
 
 
 def public_names(module: str) -> dict[str, Any]:
-    """Each public name of a module with its parameters, or its members when it is a class of ours."""
+    """Return each public name of a module with its parameters, or with its members if it is a class of this project."""
     found = importlib.import_module(module)
     names = getattr(found, "__all__", None) or [name for name in vars(found) if not name.startswith("_")]
     return {
@@ -72,7 +77,7 @@ def is_ours(value: object) -> bool:
 
 
 def shape_of(value: object) -> Any:
-    """Parameters of a function; members of a class; the type of anything else."""
+    """Return the parameters of a function, the members of a class, or the type of any other value."""
     if isinstance(value, enum.EnumMeta):
         return {name: str(value[name].value) for name in sorted(value.__members__)}
     if isinstance(value, type):
@@ -90,7 +95,7 @@ def members_of(cls: type) -> Iterator[tuple[str, object]]:
 
 
 def parameters_of(value: object) -> str:
-    """`(name, /, other, *, key=1)`, without types. A default that is no plain value is `...`."""
+    """Return `(name, /, other, *, key=1)`, without types. A default that is no plain value is `...`."""
     if isinstance(value, property):
         return "property"
     if isinstance(value, staticmethod | classmethod):
@@ -116,7 +121,7 @@ def parameters_of(value: object) -> str:
 
 @cache
 def sources() -> tuple[ast.Module, ...]:
-    """Every module of the product but what ships for tests."""
+    """Return every module of the product, without those that ship for tests."""
     return tuple(
         ast.parse(path.read_bytes())
         for package in PACKAGES
@@ -126,7 +131,7 @@ def sources() -> tuple[ast.Module, ...]:
 
 
 def exit_statuses() -> dict[str, int]:
-    """The constants of the module that defines INTERRUPTED."""
+    """Return the constants of the module that defines INTERRUPTED."""
     for tree in sources():
         found = {
             node.targets[0].id: node.value.value
@@ -142,7 +147,7 @@ def exit_statuses() -> dict[str, int]:
 
 
 def statuses_in_tuple(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """`DONE, FAILED = 0, 1`."""
+    """Return the statuses of an assignment like `DONE, FAILED = 0, 1`."""
     for node in tree.body:
         if (
             isinstance(node, ast.Assign)
@@ -159,7 +164,7 @@ def statuses_in_tuple(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def commands() -> dict[str, list[str]]:
-    """Each command of `alpheus` with its arguments, flags and their environment variables."""
+    """Return each command of `alpheus` with its arguments, flags and their environment variables."""
     import click
 
     found: dict[str, list[str]] = {}
@@ -184,7 +189,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def table_of_manual(name: str, columns: tuple[int, ...]) -> list[str]:
-    """Rows of a table of the manual, which a test holds to the code."""
+    """Return the rows of a table of the manual. Another test compares the table with the code."""
     text = (ROOT / "deploy" / "OPERATIONS.md").read_text()
     table = re.search(rf"<!-- {name}: [^\n]*\n(\|.*?)\n\n", text, re.DOTALL)
     assert table, name
@@ -197,7 +202,7 @@ def table_of_manual(name: str, columns: tuple[int, ...]) -> list[str]:
 
 
 def log_events() -> dict[str, list[str]]:
-    """Each event that a log line names, with the keys that calls give to it."""
+    """Return each event named in log calls, with the keys that the calls give to it."""
     found: dict[str, set[str]] = {}
     for tree in sources():
         for node in ast.walk(tree):
@@ -215,7 +220,7 @@ def log_events() -> dict[str, list[str]]:
 
 
 def messages() -> dict[str, list[str]]:
-    """Fields of each message, values of each enum, calls of each service."""
+    """Return the fields of each message, the values of each enum, and the calls of each service."""
     found: dict[str, list[str]] = {}
 
     def walk(message: Any) -> None:
@@ -244,7 +249,7 @@ def messages() -> dict[str, list[str]]:
 
 
 def source_options() -> list[str]:
-    """Options of the data source: the one table of names in the module that has the class `Options`."""
+    """Return the options of the data source: the one table of names in the module that has the class `Options`."""
     for tree in sources():
         if any(isinstance(node, ast.ClassDef) and node.name == "Options" for node in tree.body):
             for node in tree.body:
@@ -254,7 +259,7 @@ def source_options() -> list[str]:
 
 
 def environment() -> set[str]:
-    """Environment variables that the product names."""
+    """Return the environment variables that the product names."""
     return {name for tree in sources() for name in constants_like(tree, r"ALPHEUS_[A-Z0-9_]+")}
 
 
@@ -269,7 +274,7 @@ def constants_like(tree: ast.Module, pattern: str) -> Iterator[str]:
 
 
 def failpoints() -> set[str]:
-    """Names of places where a test may kill or fail a process."""
+    """Return the names of places where a test may kill a process or let it fail."""
     return {
         str(node.args[0].value)
         for tree in sources()

@@ -1,4 +1,4 @@
-"""The two dialects, byte for byte: what stands in the files of a catalog of 32 and of 64 digits."""
+"""The two dialects, byte for byte: the contents of the files in catalogs of 32 and of 64 digits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NULLS: Row = (None, None, None)
 
 
 def rows_of(data: bytes) -> list[Row]:
-    """As any Arrow reader sees them."""
+    """Return the rows as any Arrow reader sees them."""
     table = pa.ipc.open_file(data).read_all()
     columns = [table.column(name).to_pylist() for name in ("key", "value", "pnode")]
     return list(zip(*columns, strict=True))
@@ -145,7 +145,8 @@ async def test_hints_hold_digits_only(digits: int) -> None:
 
 
 async def test_no_node_file_of_the_64_digit_dialect_exceeds_512_kib() -> None:
-    """Whatever the catalog's own limit is, actions included: above it the Java reader's lookups fail."""
+    """The limit holds for any limit of the catalog, with actions included, because the Java reader's lookups fail
+    above it."""
     answers: dict[int, list[Any]] = {}
     for digits in (32, 64):
         lake = Lake()
@@ -199,7 +200,8 @@ async def test_a_new_name_is_limited_in_bytes_in_either_dialect() -> None:
 
 
 async def test_a_name_that_is_only_another_writers_is_asked_for_where_there_is_one() -> None:
-    """The Java SDK writes 64 digits and takes any name; where it cannot have written, such a name is a mistake."""
+    """In a catalog of 64 digits, where the Java SDK may have written any name, such a name is looked up; elsewhere
+    it is refused."""
     for text in ("two words", " lead", "tab\there", "\x7f", "ü" * 100):
         name = fmt.namespace_name(text)
         lake = Lake()

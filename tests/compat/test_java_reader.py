@@ -1,8 +1,8 @@
-"""What the Java SDK reads in catalogs of 64 digits is what this software reads.
+"""The Java SDK and this software read the same in catalogs of 64 digits.
 
-Needs the jar that prints what the SDK sees: ALPHEUS_OLYMPIA_ORACLE=path, and `java` (17). Skipped without; the head
-of the report says which. It is called `java -jar JAR DIRECTORY all` and prints JSON as in expected.json of the
-catalogs beside this file.
+The tests need the jar that prints what the SDK sees, ALPHEUS_OLYMPIA_ORACLE=path, and `java` (17). Without them they
+are skipped, and the head of the report says so. The tests call `java -jar JAR DIRECTORY all`, which prints JSON in the
+form of expected.json of the catalogs beside this file.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ Seen = dict[str, Any]
 
 NAMES = (
     "a", "zz", "t-1_x.y", "UPPER", "x" * 24,  # ASCII
-    "größe", "日本語", "ｶﾅ", "ﬁ", "\ue000private", "한글",  # of the BMP, above U+E000 too
-    "😀", "𝄞clef", "a😀b", "😀" * 6,  # above it
+    "größe", "日本語", "ｶﾅ", "ﬁ", "\ue000private", "한글",  # of the BMP, also above U+E000
+    "😀", "𝄞clef", "a😀b", "😀" * 6,  # above the BMP
 )  # fmt: skip
-"""Mixed, these sort otherwise in UTF-16 units than in bytes. The SDK writes in the one order and searches in the
-other: it finds everything in trees that are in order of bytes."""
+"""Mixed, these names sort differently in UTF-16 units and in bytes. The SDK writes in the former order and searches
+in the latter, so it finds everything in trees that are sorted by bytes."""
 
 
 async def java(place: Path) -> Seen:
@@ -81,7 +81,7 @@ async def java(place: Path) -> Seen:
 
 
 async def ours(journal: Journal, version: int) -> Seen:
-    """The version in the words of the jar."""
+    """Return the version in the form of the jar's output."""
     spaces: Seen = {}
     for space in (await journal.list(version, Kind.NAMESPACE)).names:
         entry: Seen = {}
@@ -108,7 +108,7 @@ async def ours(journal: Journal, version: int) -> Seen:
 
 
 async def compare(journal: Journal, place: Path, *, expired: int = 0) -> Seen:
-    """Every version and definition; `expired`: so many tombstones from version 0 on."""
+    """Compare every version and definition. `expired` is the number of tombstones from version 0 on."""
     seen = await java(place)
     assert seen["head_version"] == journal.head.version
     assert len(seen["versions"]) == journal.head.version + 1
@@ -156,7 +156,8 @@ async def parts(lake: Lake, journal: Journal, operations: list[Operation], size:
     ("order", "count"), [(128, 60), (128, 300), (16, 150), (4, 40), (4, 120), (3, 60)],
 )  # fmt: skip
 async def test_trees_of_one_to_five_levels(order: int, count: int, tmp_path: Path) -> None:
-    """Grown, shrunk, with pipelines between: a dropped table is gone, one created anew is the new one."""
+    """The tree grows and shrinks, with pipelines in between. A dropped table is gone, and a recreated table is the
+    new one."""
     lake = Lake(seed=order)
     journal = await lake.create(order=order, version_digits=64, name_size_max=24)
     await lake.commit(journal, *(lake.namespace(f"n{n}", k="v") for n in range(3)))
@@ -198,7 +199,7 @@ async def test_names(order: int, tmp_path: Path) -> None:
 
 
 async def test_views_iceberg_tables_and_renamed_ones(tmp_path: Path) -> None:
-    """A view of ours is SQL text, a format that the SDK does not know; it reads past it."""
+    """A view of this software is SQL text, a format that the SDK does not know and skips."""
     lake = Lake()
     journal = await lake.create(version_digits=64)
     location = "s3://w/n/t/metadata/v{}.json".format
@@ -237,8 +238,8 @@ async def test_views_iceberg_tables_and_renamed_ones(tmp_path: Path) -> None:
 
 
 async def test_large_groups_and_tombstones(tmp_path: Path) -> None:
-    """Many transactions in a version, long lists of actions, actions in files of their own; then the oldest versions
-    expire."""
+    """A version may have many transactions, long lists of actions, and actions in separate files. Then the oldest
+    versions expire."""
     lake = Lake()
     journal = await lake.create(version_digits=64)
     for round in range(3):
@@ -314,7 +315,7 @@ async def test_a_frozen_catalog_with_every_kind_of_operation(revision: int, own_
 
 
 async def test_a_frozen_catalog_with_changes_of_rows(own_goldens: Any) -> None:
-    """Our actions, and our fields of tables beside the format's, are passed over."""
+    """The SDK skips the actions of this software, and its additional fields of tables."""
     golden = own_goldens["rows-r1-64"]
     journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
     seen = await compare(journal, golden.root)

@@ -1,6 +1,6 @@
-"""Catalogs of the Java SDK are read as the SDK itself reads them, and where they are broken never otherwise than whole.
+"""Catalogs of the Java SDK are read as the SDK itself reads them. Broken catalogs are never read as if they were whole.
 
-`expected.json` of each is what the SDK saw (README.md beside it).
+`expected.json` of each catalog has what the SDK saw (README.md beside it).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def has_control(path: str | None) -> bool:
 
 
 async def versions_of(golden: Golden) -> AsyncIterator[tuple[Root, Snapshot]]:
-    """Every sound version, read without a Journal: the root as decoded, and the tree."""
+    """Yield every sound version, read without a Journal: the decoded root and the tree."""
     log = await Log.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
     for version in golden.sound:
         root = await log.read(version)
@@ -70,8 +70,8 @@ async def opened(golden: Golden) -> Journal:
 
 
 async def objects_of(journal: Journal, version: int | None) -> dict[ObjectName, str | None]:
-    """What the public calls say: every object that is listed, looked up by its name. None: its definition's path
-    holds control characters, which is Corrupt for this object alone."""
+    """Return the answers of the public calls: every listed object, looked up by its name. None: the path of the
+    definition has control characters, which is Corrupt for this object alone."""
     names = [fmt.namespace_name(n) for n in (await journal.list(version, Kind.NAMESPACE)).names]
     found: dict[ObjectName, str | None] = {}
     for namespace in tuple(names):
@@ -92,7 +92,7 @@ async def objects_of(journal: Journal, version: int | None) -> dict[ObjectName, 
 
 
 def same_objects(found: dict[ObjectName, str | None], expected: dict[ObjectName, str | None]) -> bool:
-    """Equal, where both sides know the path."""
+    """Check that both have the same objects, and the same paths where both know them."""
     assert found.keys() == expected.keys()
     for name, path in expected.items():
         if has_control(path):
@@ -174,7 +174,7 @@ async def test_every_version_by_time(name: str, goldens: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_the_content_of_every_definition(name: str, goldens: Any, described: Any) -> None:
-    """Of every version: as the SDK read it, and as values of ours."""
+    """The definitions of every version are as the SDK read them, and as values of this software."""
     golden = goldens[name]
     journal = await opened(golden)
     seen: set[str] = set()
@@ -243,7 +243,7 @@ async def test_pages_join_to_the_whole(name: str, goldens: Any) -> None:
         }
         for namespace, kind in itertools.product(namespaces, KINDS):
             if limit == 1 and name.startswith("g2"):
-                continue  # hundreds of pages say nothing more
+                continue  # hundreds of pages show nothing more
             names = await paged(journal, golden.head, kind, namespace, limit)
             assert len(names) == len(set(names))
             assert {ObjectName(kind, namespace, n) for n in names} == {
@@ -260,7 +260,7 @@ async def test_pages_join_to_the_whole(name: str, goldens: Any) -> None:
 
 
 def differences(golden: Golden, version: int) -> set[tuple[ObjectName, str, str, str]]:
-    """(name, type, path before, path after) between a version and the one before, from what the SDK saw."""
+    """Return (name, type, path before, path after) between a version and the one before, from what the SDK saw."""
     before = golden.objects(version - 1) if version else {}
     after = golden.objects(version)
     found = set()
@@ -279,7 +279,7 @@ def differences(golden: Golden, version: int) -> set[tuple[ObjectName, str, str,
 def as_tuple(change: Change, known: dict[ObjectName, str | None]) -> tuple[ObjectName, str, str, str]:
     paths = (change.path_before, change.path_after)
     if change.name in known and known[change.name] is None:
-        paths = ("", "")  # the SDK cannot say it
+        paths = ("", "")  # the SDK does not know the paths
     return (change.name, change.type, *paths)
 
 
@@ -332,11 +332,11 @@ async def test_a_foreign_root_is_resumed_from_by_its_bytes(goldens: Any) -> None
     await journal.close()
 
 
-# --- what is not as it should be -------------------------------------------------------------------
+# --- defects ---------------------------------------------------------------------------------------
 
 
 async def test_g2b_more_keys_than_the_order_allows_are_no_damage(goldens: Any) -> None:
-    """The SDK ignores the order; and three of its roots say more keys than they hold."""
+    """The SDK ignores the order of the tree, and three of its roots claim more keys than they hold."""
     golden = goldens["g2b-two-levels"]
     defects = {root.version: root.defects async for root, _ in versions_of(golden)}
     assert [v for v in defects if "n_keys_overstated" in defects[v]] == [6, 7, 8]
@@ -370,7 +370,8 @@ async def test_g3_a_copied_rollback_row_marks_none(goldens: Any) -> None:
 
 
 async def test_g5_saved_transactions_disturb_nothing(goldens: Any, in_memory: Copy) -> None:
-    """Their running roots lie among the nodes and name versions as previous roots; no version points at them."""
+    """Running roots of saved transactions are stored among the nodes and name versions as previous roots, but no
+    version points at them."""
     golden = goldens["g5-dtxn"]
     saved = [golden.expected[key]["def_path"] for key in ("dtxn_saved", "dtxn_second")]
     storage = await in_memory(golden)
@@ -387,8 +388,8 @@ async def test_g5_saved_transactions_disturb_nothing(goldens: Any, in_memory: Co
 async def test_g5_what_a_saved_transaction_stands_on_is_told_by_its_running_root(
     key: str, goldens: Any
 ) -> None:
-    """The SDK stores the running root's path twice. Its `previous_root` is the version that it began at, and what
-    differs between the two is what it has done so far."""
+    """The SDK stores the path of the running root twice. The `previous_root` is the version where the transaction
+    began, and the difference between the two is what the transaction has done so far."""
     golden = goldens["g5-dtxn"]
     expected = golden.expected[key]
     storage = await asyncio.to_thread(LocalStorage, str(golden.root))
@@ -434,13 +435,13 @@ async def test_x1_a_node_that_was_never_written(goldens: Any) -> None:
     await raises(Corrupt, journal.load_state())
     found = finding_rows([item async for item in journal.check()])
     assert {(version, path) for _, version, path in found} == {(v, lost) for v in range(6, 10)}
-    # What was whole stays readable, and nothing of it is lost in the broken ones' shadow.
+    # Whole versions stay readable, without any loss, beside the broken ones.
     assert same_objects(await objects_of(journal, 5), golden.objects(5))
     await journal.close()
 
 
 async def test_x2_keys_in_utf16_order(goldens: Any) -> None:
-    """Read, with what the SDK lists and cannot look up; and said."""
+    """The keys are read, also those that the SDK lists and cannot look up, and the order is reported."""
     golden = goldens["x2-utf16-order"]
     defects = {root.version: root.defects async for root, _ in versions_of(golden)}
     assert [UTF16_ORDER in defects[version] for version in range(4)] == [False, False, True, True]
@@ -461,7 +462,7 @@ async def test_x2_keys_in_utf16_order(goldens: Any) -> None:
 
 
 async def test_x3_a_commit_that_lost_a_subtree(goldens: Any) -> None:
-    """The SDK reads it as an empty catalog. It is not."""
+    """The SDK reads the version as an empty catalog. This software reports Corrupt."""
     golden = goldens["x3-sdk-commit-on-three-levels"]
     assert golden.version(2)["namespaces"] == {}
     journal = await opened(golden)
@@ -480,10 +481,11 @@ async def test_x3_a_commit_that_lost_a_subtree(goldens: Any) -> None:
 
 
 async def utf16_tree(objects: Iterable[ObjectName]) -> Snapshot:
-    """A tree of several levels in files, with its keys as the SDK sorts them. Corrupt where the root alone shows it."""
+    """Return a tree of several levels in files, with its keys in the SDK's order. Raise Corrupt if the root alone
+    shows the order."""
     keys = fmt.Keys(version_digits=64)
     stored = sorted((keys.key(name) for name in objects), key=lambda key: key.encode("utf-16-be"))
-    # Built under stand-ins that ascend in our order, then put back.
+    # Build the tree with stand-in keys that ascend in byte order, then replace them by the real keys.
     stand_ins = {Key(f"{number:06}"): key for number, key in enumerate(stored)}
     numbers = itertools.count()
     built = tree.build(
@@ -506,7 +508,7 @@ async def utf16_tree(objects: Iterable[ObjectName]) -> Snapshot:
 
 @pytest.mark.parametrize("kind", [Kind.NAMESPACE, Kind.TABLE])
 async def test_a_whole_tree_in_utf16_order_never_hides_an_object(kind: Kind) -> None:
-    """Whatever is asked, the answer is the object or Corrupt: "not there" would be a lie."""
+    """Every lookup and list gives the object or Corrupt, and never "not there"."""
     refused = served = 0
     for starts in itertools.permutations(("a", "｡", "😀", "\ue000", "中"), 3):
         for count in range(1, 7):
@@ -604,7 +606,7 @@ async def test_fault_38_a_torn_or_empty_root_fails_closed(damage: str, goldens: 
     await storage.put(slot, broken)
     error = await raises(Corrupt, Journal.open(storage))
     assert (error.path, error.kind) == (slot, "corrupt_node")
-    # A process that stands before it keeps what it has, and says so each time it looks.
+    # A process below the broken version keeps its state, and reports the break each time it looks.
     await storage.put(slot, data)
     journal = await Journal.open(storage)
     await storage.put(fmt.version_file(17, 64), broken)
@@ -615,14 +617,15 @@ async def test_fault_38_a_torn_or_empty_root_fails_closed(damage: str, goldens: 
     await raises(Corrupt, journal.list(None, Kind.NAMESPACE))
 
 
-# --- which roots are whose -------------------------------------------------------------------------
+# --- which roots this software wrote ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dropped", ["", "version", "format_revision", "version format_revision", "commit_id",
                                      "commit_id version", "commit_id version format_revision"])  # fmt: skip
 @pytest.mark.parametrize("with_actions", [False, True])
 async def test_a_root_is_ours_by_its_three_rows(dropped: str, with_actions: bool) -> None:
-    """All three, or none; without actions a commit id may stand alone, or with one of the two."""
+    """A root counts as this software's if all three rows exist. Without actions a commit id may stand alone, or with
+    one of the other two rows."""
     journal = await Journal.create(MemoryStorage())
     path = journal.follower.log.path(0)
     data = await journal.storage.read(path, size_max=1 << 20)

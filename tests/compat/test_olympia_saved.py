@@ -1,5 +1,5 @@
-"""Distributed transactions that the Java SDK saved: listed, never gone on with, removed. What the past of its catalogs
-tells, where no version says what was done."""
+"""Distributed transactions that the Java SDK saved are listed and removed, and never resumed. Versions without
+recorded actions are answered from the history of the catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = ("dtxn_saved", "dtxn_second")
 
 @pytest.fixture
 def expected(goldens: Any) -> dict[str, dict[str, Any]]:
-    """By id."""
+    """Return the saved transactions by id."""
     found = (goldens["g5-dtxn"].expected[key] for key in KEYS)
     return {one["id"]: one for one in found}
 
@@ -92,7 +92,7 @@ def test_as_a_client_meets_them(
             (id, 2, False) for id in expected
         ]
         for id, one in expected.items():
-            with pytest.raises((InvalidInput, Expired), match=id):  # which, is a question of today's date
+            with pytest.raises((InvalidInput, Expired), match=id):  # which error depends on today's date
                 catalog.resume(id).__enter__()
             assert catalog.discard(id).state == "unknown", "its writer's versions name no transactions"
             assert not (folder / one["def_path"]).exists()
@@ -120,7 +120,7 @@ async def test_the_past_of_a_catalog_without_actions(goldens: Any, in_memory: An
 async def test_ours_is_saved_beside_theirs(
     goldens: Any, in_memory: Any, expected: dict[str, dict[str, Any]]
 ) -> None:
-    """On top of a version of another writer, in its dialect."""
+    """A transaction is saved on top of another writer's version, in its dialect."""
     lake = Lake(await in_memory(goldens["g5-dtxn"]))
     lake.clock.millis = max(one["began_at_millis"] for one in expected.values()) + 1000
     journal = await lake.open()

@@ -1,4 +1,4 @@
-"""Commits on top of catalogs of the Java SDK: they continue, nothing old changes, and what is touched is repaired."""
+"""Commits on top of catalogs of the Java SDK: the history continues, old files stay, and touched parts are repaired."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Golden = Any  # of conftest.py
 Copy = Callable[[Golden], Awaitable[MemoryStorage]]
 Properties = dict[ObjectName, dict[str, str]]
 
-# With how many tables the workload makes the tree grow and shrink.
+# The number of tables with which the workload makes the tree grow and shrink.
 WRITABLE = {
     "g1-small": 180,
     "g2-tall-tree": 60,
@@ -57,7 +57,7 @@ def has_control(text: str) -> bool:
 
 
 async def names_of(journal: Journal, at: int | None = None) -> list[ObjectName]:
-    """Every namespace, table and view but those in a namespace whose definition's path holds control characters."""
+    """Return every namespace, table and view, without namespaces whose definition's path has control characters."""
     names = [fmt.namespace_name(n) for n in (await journal.list(at, Kind.NAMESPACE)).names]
     names = [name for name in names if not has_control(name.namespace)]
     for namespace in tuple(names):
@@ -91,7 +91,7 @@ async def commit_in_parts(
 
 
 async def workload(lake: Lake, journal: Journal, count: int) -> None:
-    """Everything that was there is changed, half of it dropped; many tables come and most of them go."""
+    """Change every existing object and drop half of them. Create many tables and drop most of them."""
     before = await names_of(journal)
     tables = [name for name in before if name.kind is Kind.TABLE]
     await lake.commit(journal, UpdateCatalog(set={"adopted": "yes"}))
@@ -132,13 +132,13 @@ async def test_a_catalog_of_the_sdk_is_written_on(name: str, goldens: Any, in_me
     await workload(lake, journal, count)
     again = await lake.open()
 
-    # What was there is there: every file, every version.
+    # Everything old still exists: every file and every version.
     new_files = {path: data async for path, data in files_of(lake.storage)}
     assert {path: new_files[path] for path in old_files} == old_files
     for version in golden.sound:
         assert await content_of(again, version) == old[version], version
 
-    # The head is what was asked for.
+    # The head is as expected.
     tables = [n for n in expected if n.kind is Kind.TABLE]
     for table in tables[::2] + tables[1::4]:
         del expected[table]
@@ -170,7 +170,7 @@ async def files_of(storage: Any) -> Any:
 
 
 async def check_what_was_written(golden: Golden, journal: Journal, new_files: set[str]) -> None:
-    """Nodes of ours are as ours are, whatever they replaced; `check` finds nothing that is not known."""
+    """Check that the nodes that this software wrote have its own form. `check` must find only known defects."""
     definition = (await journal.info()).definition
     slots = [path for path in new_files if path.startswith("vn/") and path != fmt.LATEST_HINT]
     assert len(slots) == journal.head.version - golden.head
@@ -186,7 +186,7 @@ async def check_what_was_written(golden: Golden, journal: Journal, new_files: se
 
 @pytest.mark.parametrize("name", ["g2-tall-tree", "g2b-two-levels", "x2-utf16-order", "g6-names"])
 async def test_events_go_on_over_what_others_wrote(name: str, goldens: Any, in_memory: Copy) -> None:
-    """Adding up the changes of all versions, the SDK's and ours, gives the head."""
+    """The sum of the changes of all versions, the SDK's and this software's, gives the head."""
     golden = goldens[name]
     lake = Lake(await in_memory(golden))
     journal = await lake.open()
@@ -205,7 +205,7 @@ async def test_events_go_on_over_what_others_wrote(name: str, goldens: Any, in_m
     assert live == {n: path for n, (path, _) in (await content_of(journal)).items()}
 
 
-# --- definitions keep what this software does not know ----------------------------------------------
+# --- definitions keep unknown fields -----------------------------------------------------------------
 
 
 async def test_a_table_of_the_sdk_keeps_its_iceberg_metadata(goldens: Any, in_memory: Copy) -> None:
@@ -241,7 +241,7 @@ async def test_g4_the_exported_snapshot_stays_named(goldens: Any, in_memory: Cop
     assert (catalog.id, catalog.txn_ttl_millis) == (expected["id"], expected["txn_ttl_millis"])
 
 
-# Field 60 as text, field 3000 as a number: of a later revision of the format, and of somebody's extension.
+# Field 60 as text, field 3000 as a number: of a later revision of the format, and of another extension.
 UNKNOWN = b"\xe2\x03\x05later" + b"\xc0\xbb\x01\x07"
 
 
@@ -278,17 +278,17 @@ async def _findings(journal: Journal) -> list[Finding]:
     return [item async for item in journal.check() if isinstance(item, Finding)]
 
 
-# --- foreign writes on ours ------------------------------------------------------------------------
+# --- versions of other writers on top of ours ------------------------------------------------------
 
 
 async def test_fault_34_a_root_of_the_sdk_on_top_of_ours(goldens: Any, in_memory: Copy) -> None:
-    """It carries no actions: its differences are events all the same, and `check` tells of it."""
+    """A root of the SDK has no actions. Its differences are events all the same, and `check` reports it."""
     lake = Lake(await in_memory(goldens["g1-small"]))
     journal = await lake.open()
     await lake.commit(journal, lake.namespace("ours"))
     await lake.commit(journal, lake.namespace("second"))
     version = journal.head.version + 1
-    # As the SDK writes: our rows and the padding gone, n_keys overstated, the clock behind.
+    # As the SDK writes: without our rows and the padding, n_keys overstated, the clock behind.
     source = await journal.storage.read(fmt.version_file(version - 1, 64), size_max=1 << 20)
     file = decode_node(source, "", root=True, size_max=1 << 20)
     key = journal.keys.key(fmt.namespace_name("second"))
@@ -308,7 +308,7 @@ async def test_fault_34_a_root_of_the_sdk_on_top_of_ours(goldens: Any, in_memory
         fmt.version_file(version, 64),
     )
     assert "namespace second dropped" in finding.message
-    # Ours again on top of it.
+    # A version of this software on top of it.
     await journal.refresh()
     assert journal.head.version == version
     await lake.commit(journal, lake.namespace("second"))
@@ -318,7 +318,7 @@ async def test_fault_34_a_root_of_the_sdk_on_top_of_ours(goldens: Any, in_memory
 
 
 def foreign_root(file: Any, *, without: str, previous: str) -> bytes:
-    """A root as the Java SDK lays it out: unpadded, a null value for a deleted key, no row of ours."""
+    """Return a root as the Java SDK lays it out: unpadded, a null value for a deleted key, no row of this software."""
     import pyarrow as pa
 
     from alpheus_journal.tree.node import SCHEMA
@@ -374,7 +374,7 @@ async def test_every_name_of_the_sdk_can_be_used_renamed_and_dropped(
         await lake.commit(journal, UpdateTable(namespace=table.namespace, name=table.name, set={"k": "v"}))
     found = await properties_of(journal)
     assert all((found[table].get("k") == "v") == (table in tables[::3]) for table in tables)
-    # Under a new name it is the same object, whose definition nobody wrote anew.
+    # Under a new name it is the same object, and its definition is not rewritten.
     renames = {
         n: ObjectName(n.kind, n.namespace, f"renamed{i}") for i, n in enumerate([*tables[1::3], *views])
     }
@@ -387,7 +387,7 @@ async def test_every_name_of_the_sdk_can_be_used_renamed_and_dropped(
     for old, new in renames.items():
         if not name.startswith("g6b") and is_fine(old.name):
             await lake.commit(journal, rename(new, old))
-    # Views first: one of the SDK's is bound to a table.
+    # Views first: one of the SDK's views is bound to a table.
     rest = sorted(await names_of(journal), key=lambda n: (-n.kind, n))
     await commit_in_parts(
         lake,
@@ -408,7 +408,8 @@ async def test_every_name_of_the_sdk_can_be_used_renamed_and_dropped(
 
 
 async def test_what_cannot_be_read_is_listed_and_can_be_dropped(goldens: Any, in_memory: Copy) -> None:
-    """Namespaces whose definitions have paths that are refused, replayed into memory or not."""
+    """Namespaces with refused definition paths can be listed and dropped, with and without a replayed state in
+    memory."""
     golden = goldens[UNREADABLE]
     for replayed in (False, True):
         lake = Lake(await in_memory(golden))
@@ -445,7 +446,7 @@ async def test_what_cannot_be_read_is_listed_and_can_be_dropped(goldens: Any, in
 
 
 async def test_a_view_of_the_sdk_stays_what_it_is(goldens: Any, in_memory: Copy) -> None:
-    """Renamed, and rewritten by a view that binds to it: its format and every field are as the SDK left them."""
+    """A view of the SDK that is renamed, or bound to by another view, keeps its format and every field."""
     golden = goldens["g1-small"]
     lake = Lake(await in_memory(golden))
     journal = await lake.open()
@@ -490,7 +491,7 @@ def rename(old: ObjectName, new: ObjectName) -> RenameObject:
 
 
 def is_fine(name: str) -> bool:
-    """Whether a new object may have it."""
+    """Return whether a new object may have this name."""
     try:
         fmt.check_name(name, 32, "table", creating=True)
     except InvalidInput:
@@ -499,8 +500,8 @@ def is_fine(name: str) -> bool:
 
 
 async def test_names_under_the_other_padding(goldens: Any, in_memory: Copy) -> None:
-    """A catalog of 64 digits whose keys somebody padded in bytes: found, listed in pages, changed, dropped, and never
-    there twice."""
+    """In a catalog of 64 digits with keys padded in bytes, objects are found, listed in pages, changed and dropped,
+    and none occurs twice."""
     from alpheus_journal.tree.node import Node, encode_node
 
     lake = Lake()
@@ -530,7 +531,7 @@ async def test_names_under_the_other_padding(goldens: Any, in_memory: Copy) -> N
     await lake.storage.put(fmt.version_file(1, 64), root)
     journal = await lake.open()
     assert sorted(await names_of(journal)) == sorted(names)
-    # One more under our own padding beside them, in the same namespaces.
+    # One more table under the usual padding in each of these namespaces.
     await lake.commit(journal, *(lake.table(space, "ß") for space in texts))
     names += [fmt.table_name(space, "ß") for space in texts]
     for replayed in (False, True):
@@ -601,7 +602,7 @@ async def test_random_operations_equal_those_on_a_dict(
 
 
 def random_change(rng: random.Random, lake: Lake, model: Properties, views: set[str]) -> Operation | None:
-    """An operation that is possible on the model, and done to it."""
+    """Return a random operation that is possible on the model, and apply it to the model."""
     spaces = sorted(n.namespace for n in model if n.kind is Kind.NAMESPACE)
     tables = sorted(n for n in model if n.kind is Kind.TABLE)
     what = rng.choices(("create", "drop", "update", "namespace", "empty"), (5, 5, 3, 1, 1))[0]

@@ -1,9 +1,9 @@
-"""Checkpoints and index runs of each revision, frozen in a small catalog each, are opened and say what they said.
+"""Checkpoints and index runs of each revision, frozen in small catalogs, are opened and have their original contents.
 
     python tests/compat/test_own_hints.py tests/compat
 
-writes those of the newest revisions where they are not there. Who changes what is in such a file gives it a new
-revision, keeps reading the earlier ones, and adds a folder.
+The command writes those of the newest revisions that do not exist yet. A change of the contents of such a file needs a
+new revision, support for the earlier ones, and another folder.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ NEWEST = f"r{checkpoint.REVISION}.{index_runs.REVISION}"
 
 
 async def write(digits: int) -> Lake:
-    """Names of every sort, an object without a definition, a retry key, a cancelled id; a checkpoint and a run below
-    the head, and a version that neither has."""
+    """Write names of all kinds, an object without a definition, a retry key and a cancelled id. A checkpoint and a
+    run are below the head, and one version is in neither."""
     lake = Lake(seed=digits)
     lake.clock.millis = 1_790_000_000_000
     journal = await lake.create(order=4, version_digits=digits, name_size_max=24, properties={"größe": "1"})
@@ -97,7 +97,7 @@ def entries_of(run: Run) -> list[list[Any]]:
 
 
 def of_kind(files: dict[str, bytes]) -> tuple[tuple[str, bytes], tuple[str, bytes]]:
-    """The one checkpoint and the one run."""
+    """Return the one checkpoint and the one run, each with its path."""
     ((one, data),) = [item for item in files.items() if parse_checkpoint_path(item[0])]
     ((other, run),) = [item for item in files.items() if last_version(item[0]) is not None]
     return (one, data), (other, run)
@@ -133,7 +133,7 @@ def test_the_files_say_what_they_said(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_catalog_is_opened_with_them(name: str) -> None:
-    """A start reads the checkpoint and no tree, a search the run and no roots but those that it proposes."""
+    """A start reads the checkpoint and no tree. A search reads the run and only the roots that the run proposes."""
     files, expected = thaw(name)
     storage = MemoryStorage()
     await storage.put_many(files)
@@ -162,7 +162,8 @@ async def test_a_catalog_is_opened_with_them(name: str) -> None:
 
 @pytest.mark.parametrize("digits", DIGITS)
 def test_the_newest_revisions_are_still_written_so(digits: int) -> None:
-    """Columns, metadata and checksums, to the last byte of each; only Arrow may put them elsewhere in the file."""
+    """Columns, metadata and checksums of each are written as before, to the last byte. Only their places in the file
+    may differ, which Arrow decides."""
     files, expected = thaw(f"hints-{NEWEST}-{digits}")
     (_, data), (path, run_data) = of_kind(files)
     facts, flat = decode_checkpoint(data)
@@ -175,7 +176,7 @@ def test_the_newest_revisions_are_still_written_so(digits: int) -> None:
 
 
 async def _terms(lake: Lake) -> dict[str, int]:
-    """What a run has of each version below the head, said by the log."""
+    """Return the entries that a run must have for the versions below the head, from the log."""
 
     def of(transaction: Any) -> Iterator[str]:
         yield f"id:{transaction.id}"

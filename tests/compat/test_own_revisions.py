@@ -1,6 +1,6 @@
-"""Catalogs that earlier revisions of this software wrote are read, to the last action, by this one.
+"""Catalogs that earlier revisions of this software wrote are read completely, down to the last action.
 
-Frozen under own-r<revision>-<digits>/. A new revision of the format adds its own with
+The catalogs are frozen in own-r<revision>-<digits>/. A new revision of the format adds its own with
 
     python tests/compat/test_own_revisions.py tests/compat
 
@@ -93,7 +93,8 @@ COLUMNS = (
 
 
 class Writing:
-    """A catalog being written, with what each version must hold, said by the dict model and not by reading."""
+    """A catalog that is being written. The required contents of each version come from the dict model, not from
+    reading."""
 
     def __init__(self, digits: int) -> None:
         self.lake = Lake(seed=digits)
@@ -135,7 +136,7 @@ class Writing:
 
 
 def _is_nested(operation: Operation) -> bool:
-    """A change of nested columns, of which the model knows nothing."""
+    """Return whether the operation changes nested columns, which the model does not know."""
     if not isinstance(operation, UpdateTable):
         return False
     paths = [
@@ -147,8 +148,11 @@ def _is_nested(operation: Operation) -> bool:
 
 
 async def write(digits: int, *, expire_below: int = 0) -> Writing:
-    """Each kind of operation, a tree of three levels and more that shrinks again, names of every sort, a version of
-    many transactions, actions in files of their own, native tables with rows, a pipeline."""
+    """Write a catalog with each kind of operation.
+
+    The catalog has a tree of at least three levels that shrinks again, names of all kinds, a version of many
+    transactions, actions in separate files, native tables with rows, and a pipeline.
+    """
     writing = Writing(digits)
     await writing.start()
     lake = writing.lake
@@ -232,7 +236,7 @@ async def write(digits: int, *, expire_below: int = 0) -> Writing:
 
 
 async def write_columns(writing: Writing) -> None:
-    """Each change of columns, nested ones too, a required one before there are rows."""
+    """Write each change of columns, with nested ones, and a required column before there are rows."""
     lake = writing.lake
     columns = (
         Column(id=1, name="a", type="INT4"),
@@ -271,7 +275,7 @@ async def write_columns(writing: Writing) -> None:
 
 
 async def write_views(writing: Writing) -> None:
-    """Bound and loose, of tables and of views, replaced, renamed, dropped."""
+    """Write bound and loose views of tables and of views, then replace, rename and drop some."""
     lake = writing.lake
 
     def view(name: str, *references: tuple[str, str], binding: bool, sql: str = "select 1") -> CreateView:
@@ -312,7 +316,7 @@ async def write_views(writing: Writing) -> None:
 
 
 async def write_moves_and_returns(writing: Writing) -> None:
-    """Renames, a cascade whose action is too large for a row, restores, undrops, Iceberg."""
+    """Write renames, a cascade whose action is too large for a row, restores, undrops, and Iceberg tables."""
     lake = writing.lake
     await writing.commit(
         lake.namespace("old"), *(lake.table("old", f"table-with-a-name-{n:03}") for n in range(190))
@@ -351,7 +355,7 @@ async def write_moves_and_returns(writing: Writing) -> None:
 
 
 async def write_retries(writing: Writing) -> None:
-    """A serializable transaction with what it read, a retry key, an idempotent writer, both kinds of jobs."""
+    """Write a serializable transaction with its reads, a retry key, an idempotent writer, and both kinds of jobs."""
     lake = writing.lake
     reads = (
         Read(type="TABLE_SELECT", name=fmt.table_name("hr", "wide"), columns=("a",)),
@@ -386,7 +390,7 @@ async def write_retries(writing: Writing) -> None:
 
 
 def content(stored: StoredObject, kind: Kind) -> dict[str, Any]:
-    """What a definition says, in words that outlive the classes of a release."""
+    """Return the contents of a definition in a form that does not depend on the classes of a release."""
     definition = decode_definition(kind, stored.definition, stored.path)
     found: dict[str, Any] = {"path": stored.path, "id": definition.id}
     if isinstance(definition, PipelineDef):
@@ -441,13 +445,13 @@ async def objects_of(journal: Journal, version: int | None) -> dict[str, Any]:
 
 
 async def described(journal: Journal) -> dict[str, Any]:
-    """All that a catalog says, version by version."""
+    """Return all contents of a catalog, version by version."""
     versions: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     oldest = (await journal.info()).oldest_version
     async for event in journal.events(
         after=oldest or None
-    ):  # of the oldest that is kept nobody knows the changes
+    ):  # the changes of the oldest kept version are unknown
         assert isinstance(event, Event)
         objects = await objects_of(journal, event.version)
         definitions.update((found["path"], found) for found in objects.values())
@@ -556,7 +560,7 @@ async def test_it_is_written_on(
     assert len([item async for item in again.check()]) == 1
     for version in golden.expected["versions"]:
         assert await objects_of(again, int(version)) == expected_objects(golden, version)
-    # The recorded answer to a transaction that an earlier release committed.
+    # A transaction that an earlier release committed gets its recorded answer.
     version = min(
         int(text) for text, v in golden.expected["versions"].items() if v["transactions"] and int(text)
     )
@@ -571,7 +575,7 @@ async def test_it_is_written_on(
 async def test_its_transactions_are_answered_and_gone_on_with(
     name: str, own_goldens: Any, in_memory: Callable[[Golden], Awaitable[MemoryStorage]]
 ) -> None:
-    """What is kept for later: retry keys, writers, saved transactions, tombstones."""
+    """Stored data for later use works: retry keys, writers, saved transactions, tombstones."""
     golden = own_goldens[name]
     lake = Lake(await in_memory(golden), seed=98)
     journal = await lake.open()
@@ -607,7 +611,7 @@ async def test_the_catalogs_hold_every_kind_of_operation(digits: int, own_golden
     found = {type(action.operation) for entry in entries for action in entry.transaction.actions}
     later = {CreateSubscription, ClaimSubscription, DropSubscription}  # test_own_subscriptions.py
     later.add(ChangeRows)  # test_own_rows.py
-    later.add(Repair)  # tests/journal/test_repair.py: asked for by nobody but `alpheus repair`
+    later.add(Repair)  # tests/journal/test_repair.py: only `alpheus repair` asks for it
     assert found == set(get_args(Operation)) - later
     await journal.close()
     transactions = [t for v in golden.expected["versions"].values() for t in v["transactions"]]

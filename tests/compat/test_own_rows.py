@@ -1,11 +1,13 @@
-"""Catalogs with changes of rows, frozen: partitions, orders, defaults, delete predicates, merged segments, change
-files, and every mode of ChangeRows, which came within revision 1 after its own catalogs were.
+"""Frozen catalogs with changes of rows.
+
+The catalogs have partitions, orders, defaults, delete predicates, merged segments, change files, and every mode of
+ChangeRows. These features came within revision 1, after the first catalogs of that revision were frozen.
 
     python tests/compat/test_own_rows.py tests/compat
 
-writes those that are not there, through the client. What they must say is in words of their own, so that it outlives
-the classes of a release: every definition, file and action; the rows of every table at every version; what a scan
-reads and passes over; what feeds tell.
+The command writes the catalogs that do not exist yet, through the client. Their expected contents do not depend on the
+classes of a release: every definition, file and action; the rows of every table at every version; files that a scan
+reads or skips; rows of feeds.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ DELETES = (
     "place.city = 'city 15'",
     "word is not distinct from 'größe 16' and not (number != 16)",
 )
-"""Some rows each, by every type and shape of predicates."""
+"""A few rows each, by every type and shape of predicates."""
 
 
 # --- writing ---------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ def write(url: str, digits: int) -> None:
 
 
 def write_orders(catalog: Catalog) -> None:
-    """Partitions, an order, defaults; so many appends that segments merge."""
+    """Write partitions, an order, defaults, and enough appends that segments merge."""
     catalog.create_table(
         "lake.orders",
         ORDERS,
@@ -159,7 +161,7 @@ def write_orders(catalog: Catalog) -> None:
 
 
 def write_changes(catalog: Catalog) -> None:
-    """Each mode in both ways, of files with other rows and of whole ones."""
+    """Write each mode in both ways, for files with other rows and for whole files."""
     catalog.delete("lake.orders", "id in (1, 100)")
     catalog.delete("lake.orders", "country is null and id is null")
     catalog.delete("lake.orders", "id = 4 or id = 17 or id = 101", mode="rewrite")
@@ -172,7 +174,7 @@ def write_changes(catalog: Catalog) -> None:
     catalog.merge("lake.orders", [order(9), order(104)], on="id", matched="delete", unmatched="ignore")
     catalog.overwrite("lake.orders", [order(115, "US", 4)], where="country = 'US' and id = 115")
     catalog.overwrite("lake.orders", [order(41, "größe", 2)], partitions=[{"country": "größe"}])
-    catalog.delete("lake.orders", "level = 7 and (id between 13 and 20 or id = 105)")  # files without it, too
+    catalog.delete("lake.orders", "level = 7 and (id between 13 and 20 or id = 105)")  # older files lack the column
     with catalog.transaction() as tx:
         tx.append("lake.orders", [order(50, "IT", 5), order(51, "IT", 5), order(52, "IT", 6)])
         tx.delete("lake.orders", "id = 50")
@@ -182,7 +184,8 @@ def write_changes(catalog: Catalog) -> None:
 
 
 def write_returns(catalog: Catalog) -> None:
-    """Predicates and files that a restore, a drop and a rename take along; columns that a predicate outlives."""
+    """Write predicates and files that a restore, a drop and a rename take along, and columns that a predicate
+    outlives."""
     before = catalog.version()
     catalog.update_table("lake.orders", rename_columns={"level": "rank"})
     catalog.update_table("lake.orders", retype_columns={"rank": pa.int64()})
@@ -200,7 +203,7 @@ def write_returns(catalog: Catalog) -> None:
 
 
 def write_kinds(catalog: Catalog) -> None:
-    """A predicate of every type."""
+    """Write a predicate of every type."""
     catalog.create_table("lake.kinds", KINDS, partition_by=["month(day)", "year(moment)"])
     catalog.append("lake.kinds", pa.Table.from_pylist([kind_of(n) for n in range(19)], KINDS))
     for where in DELETES:
@@ -208,11 +211,11 @@ def write_kinds(catalog: Catalog) -> None:
     catalog.compact("lake.kinds")
 
 
-# --- what is said ----------------------------------------------------------------------------------
+# --- expected contents -------------------------------------------------------------------------------
 
 
 def plain(value: object) -> object:
-    """As JSON has it."""
+    """Return the value as JSON has it."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -249,7 +252,7 @@ def predicate_said(expression: bytes) -> list[str]:
 
 
 class Reading:
-    """A catalog on a local disk, read by the journal and by the client."""
+    """Reads a catalog on a local disk with the journal and with the client."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -364,7 +367,7 @@ class Reading:
                 yield version, f"lake.{name.name}"
 
     def _rows(self) -> Iterator[tuple[str, Said]]:
-        """By version and table, the rows that came and went since the last version that had it, under any name."""
+        """Yield by version and table the rows added and removed since the table's last version, under any name."""
         before: dict[str, Counter[str]] = {}
         with alpheus.connect(f"file://{self.root}") as catalog:
             for version, name in self._tables(catalog):
@@ -379,7 +382,7 @@ class Reading:
                 before[table_id] = rows
 
     def _plans(self) -> Iterator[tuple[str, Said]]:
-        """Which files are read and passed over, with the predicates that apply to each; at some versions."""
+        """Yield the files that a scan reads and skips, with the predicates that apply to each, at some versions."""
         with alpheus.connect(f"file://{self.root}") as catalog:
             for version, name in self._tables(catalog):
                 if version % 6 and version != catalog.version():
@@ -406,7 +409,7 @@ class Reading:
                     )
 
     def _feeds(self) -> Iterator[tuple[str, list[str]]]:
-        """By version and table, what came and went."""
+        """Yield by version and table the rows that the feed reports as added and removed."""
         with alpheus.connect(f"file://{self.root}") as catalog:
             head = catalog.version()
         for name in ("lake.orders", "lake.kinds"):
@@ -499,11 +502,11 @@ def test_they_hold_all_that_there_is(name: str, own_goldens: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_feeds_say_what_became_of_the_rows(name: str, own_goldens: Any) -> None:
-    """The net effect of what is frozen of one is what is frozen of the other."""
+    """The net effect of the frozen feeds equals that of the frozen rows."""
     expected: Said = own_goldens[name].expected
 
     def key_of(row: Said) -> str:
-        # Feeds have the columns of the end; what the others had meanwhile is not asked here.
+        # Feeds have the last version's columns, so only columns that never changed are compared.
         return row_text({name: row.get(name) for name in ("id", "country", "word", "raw")})
 
     for place in expected["rows"].keys() | expected["feeds"].keys():
@@ -518,7 +521,7 @@ def test_feeds_say_what_became_of_the_rows(name: str, own_goldens: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_written_on(name: str, own_goldens: Any, on_disk: Callable[[Golden], Path]) -> None:
-    """On predicates, partitions and merged segments of an earlier release."""
+    """Commits work on predicates, partitions and merged segments of an earlier release."""
     golden: Golden = own_goldens[name]
     root = on_disk(golden)
     with alpheus.connect(f"file://{root}") as catalog:

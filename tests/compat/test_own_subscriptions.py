@@ -1,9 +1,9 @@
-"""Catalogs with durable subscriptions, frozen: operations that came within revision 1 after its own catalogs were.
+"""Frozen catalogs with durable subscriptions, whose operations came within revision 1 after its first catalogs.
 
     python tests/compat/test_own_subscriptions.py tests/compat
 
-writes those that are not there. A software of revision 1 that does not know them takes them for changes of objects
-whose kind it cannot read.
+The command writes the catalogs that do not exist yet. Software of revision 1 that does not know subscriptions takes
+these operations for changes of objects whose kind it cannot read.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ async def write(digits: int) -> Lake:
 
 
 async def described(journal: Journal) -> dict[str, Any]:
-    """Every subscription of every version, where the next consumer begins at the head, and the recorded actions."""
+    """Return every subscription of every version, the next consumer's start at the head, and the recorded actions."""
     versions: dict[str, Any] = {}
     for version in range(journal.head.version + 1):
         names = (await journal.list(version, Kind.SUBSCRIPTION)).names
@@ -115,7 +115,7 @@ async def described(journal: Journal) -> dict[str, Any]:
 
 @pytest.mark.parametrize("digits", DIGITS)
 async def test_frozen_subscriptions(digits: int) -> None:
-    """Read as they were, verified, claimed on."""
+    """Frozen subscriptions are read unchanged, pass the checks, and can be claimed."""
     files, expected = thaw(f"subscriptions-r1-{digits}")
     storage = MemoryStorage()
     await storage.put_many(files)

@@ -1,4 +1,4 @@
-"""What users hold on to by name is as it was: nothing goes, and nothing changes its shape, by accident."""
+"""The names that users depend on stay: no name goes and no shape changes by accident."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ KEPT = Path(__file__).with_name("surface.json")
 
 
 def test_nothing_that_users_name_has_changed() -> None:
-    """A change that is meant: python tests/compat/surface.py > tests/compat/surface.json, and a line in CHANGELOG."""
+    """After an intended change, run python tests/compat/surface.py > tests/compat/surface.json, and add a line to
+    CHANGELOG."""
     before = KEPT.read_text().splitlines()
     now = json.dumps(surface(), indent=1, sort_keys=True).splitlines()
     changed = list(difflib.unified_diff(before, now, "surface.json", "the code", lineterm="", n=4))
@@ -22,7 +23,7 @@ def test_nothing_that_users_name_has_changed() -> None:
 
 
 def test_every_part_of_the_surface_is_gathered() -> None:
-    """A gatherer that finds nothing would agree with everything."""
+    """Each gatherer finds names, because one that finds nothing would match any saved document."""
     kept = json.loads(KEPT.read_text())
     counts = {name: len(part) for name, part in kept.items()}
     assert min(counts.values()) > 4, counts
