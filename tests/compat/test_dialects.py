@@ -200,8 +200,8 @@ async def test_a_new_name_is_limited_in_bytes_in_either_dialect() -> None:
 
 
 async def test_a_name_that_is_only_another_writers_is_asked_for_where_there_is_one() -> None:
-    """In a catalog of 64 digits, where the Java SDK may have written any name, such a name is looked up; elsewhere
-    it is refused."""
+    """A catalog of 64 digits, which the Java SDK may have written, is searched for any name that the SDK accepts. A
+    catalog of 32 digits refuses such a name."""
     for text in ("two words", " lead", "tab\there", "\x7f", "ü" * 100):
         name = fmt.namespace_name(text)
         lake = Lake()

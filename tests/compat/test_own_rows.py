@@ -174,7 +174,8 @@ def write_changes(catalog: Catalog) -> None:
     catalog.merge("lake.orders", [order(9), order(104)], on="id", matched="delete", unmatched="ignore")
     catalog.overwrite("lake.orders", [order(115, "US", 4)], where="country = 'US' and id = 115")
     catalog.overwrite("lake.orders", [order(41, "größe", 2)], partitions=[{"country": "größe"}])
-    catalog.delete("lake.orders", "level = 7 and (id between 13 and 20 or id = 105)")  # older files lack the column
+    # older files lack the column `level`
+    catalog.delete("lake.orders", "level = 7 and (id between 13 and 20 or id = 105)")
     with catalog.transaction() as tx:
         tx.append("lake.orders", [order(50, "IT", 5), order(51, "IT", 5), order(52, "IT", 6)])
         tx.delete("lake.orders", "id = 50")
