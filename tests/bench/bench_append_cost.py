@@ -1,11 +1,12 @@
-"""What a commit that adds one small file costs as the table grows.
+"""The cost of a commit that adds one small file, as the table grows.
 
     make bench BENCH=append_cost                       tables of 10 to 100,000 files: two minutes
     make bench BENCH=append_cost ARGS="--quick"        10,000 at most
 
-In one process, on the memory driver: CPU time of this process. Bytes are those of the manifest segments, the definition
-and the tree of a commit, means over ROUNDS appends: among them are those that merge segments. Beside it what the
-largest segment takes, which who takes a file out of it writes anew. The table is filled a thousand files an append.
+The benchmark runs in one process on the memory driver, and measures the CPU time of this process. The bytes of a commit
+are those of its manifest segments, definition and tree. Each figure is a mean over ROUNDS appends, including those that
+merge segments. A further column has the size of the largest segment, which a commit rewrites when it removes a file
+from it. The table is filled with a thousand files for each append.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BULK = 1_000
 
 
 class Written(MemoryStorage):
-    """How many bytes a commit writes, data files aside."""
+    """Counts the bytes that a commit writes, without data files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Written(MemoryStorage):
 
 
 async def append(side: Lakeside, storage: Written, count: int) -> tuple[float, int]:
-    """Milliseconds of CPU and bytes of the commit of one append of `count` files."""
+    """Return CPU milliseconds and bytes of the commit of one append of `count` files."""
     id = side.lake.identities.uuid7()
     one = await side.file(id, [Row(1, "1.0")])
     files = [one]

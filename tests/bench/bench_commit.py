@@ -1,11 +1,12 @@
-"""How fast a commit is: alone beside its own writes and fsyncs done bare, and with many clients through gRPC.
+"""The speed of commits: a lone commit beside bare writes and fsyncs, and commits of many clients through gRPC.
 
     make bench BENCH=commit
 
-Lone: one transaction that creates a table, a version of its own, on local disk, interleaved with the bare peer:
-the same number of files of the same sizes written, synced, renamed or linked, their folders synced.
-Many: CLIENTS tasks in one process, each with its own table, over one daemon; a transaction sets one property. On local
-disk, and on a store in memory of which each request takes 20 ms. Size: CPU of a commit by the size of the catalog.
+- Lone: one transaction that creates a table, in its own version, on local disk. Interleaved with it runs the bare peer,
+  which writes, syncs, and renames or links the same number of files of the same sizes, and syncs their folders.
+- Many: CLIENTS tasks in one process, each with its own table, over one daemon. A transaction sets one property. The
+  store is a local disk, or memory with 20 ms for each request.
+- Size: the CPU of a commit by the size of the catalog.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def bare_commit(root: Path, number: int, sizes: list[tuple[str, int]]) -> float:
-    """Write, sync and put into place files of these sizes; the last is linked as the slot. Seconds."""
+    """Write files of these sizes, sync them and move them into place; the last is linked as the slot. Return the
+    seconds."""
     started = time.perf_counter()
     folders = set[Path]()
     for index, (_, size) in enumerate(sizes):
@@ -128,7 +130,7 @@ async def lone(directory: Path) -> None:
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Concurrent single-object transactions through one daemon."""
+    """The result for concurrent single-object transactions through one daemon."""
 
     clients: int
     transactions: int
@@ -137,7 +139,7 @@ class Measured(msgspec.Struct, frozen=True):
     p50_ms: float
     p99_ms: float
     daemon_cpu_us: float
-    """CPU of the daemon's process a transaction; 0 where its id is not known."""
+    """CPU of the daemon's process for each transaction, or 0 if its process id is unknown."""
 
     @property
     def rate(self) -> float:
@@ -151,7 +153,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far; 0 for pid 0."""
+    """Return the user and system time of a process so far, or 0 for pid 0."""
     if not pid:
         return 0.0
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -168,9 +170,12 @@ async def measure_daemon(
     connections: int = 8,
     streamed: bool = True,
 ) -> Measured:
-    """`clients` tasks of this process over `connections`, each with a table of its own: it sets one property and waits
-    for the answer, for `seconds` (`each`: so many times instead). `address`: host:port. `pid`: of the daemon, for its
-    CPU time. `streamed` False: each commit is a call of its own."""
+    """Measure `clients` tasks of this process over `connections`.
+
+    Each task has its own table. It sets one property and waits for the answer, for `seconds`, or `each` times instead.
+    `address` is host:port, and `pid` is the daemon's process, for its CPU time. If `streamed` is False, each commit is
+    a separate call.
+    """
     catalogs = [await connect(f"grpc://{address}", timeout=120) for _ in range(min(clients, connections))]
     namespace = f"c{time.monotonic_ns()}"
     identities = RandomIdentities()
@@ -219,7 +224,7 @@ async def measure_daemon(
 
 @contextlib.contextmanager
 def daemon(directory: Path, command: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """A daemon process: its address and process id. `command` gets the place of its port file as `{port}`."""
+    """Run a daemon and yield its address and process id. `{port}` in `command` becomes the path of its port file."""
     port_file = directory / f"port{time.monotonic_ns()}"
     words = [sys.executable, *(word.replace("{port}", str(port_file)) for word in command)]
     with (directory / "daemon.log").open("wb") as log:
@@ -255,7 +260,7 @@ async def on_disk(directory: Path, streamed: bool, ahead: int) -> None:
 
 
 async def on_slow_storage(directory: Path, seconds: float, streamed: bool, ahead: int) -> None:
-    """A daemon over a store in memory of which each request takes `seconds`."""
+    """Run a daemon over a store in memory whose requests take `seconds` each."""
     command = [__file__, "--serve-slow", str(seconds), "--ahead", str(ahead), "--port-file", "{port}"]
     with daemon(directory, command) as (address, pid):
         lone = await measure_daemon(address, 1, pid=pid, each=20, streamed=streamed)
@@ -279,7 +284,7 @@ async def serve_slow(seconds: float, ahead: int, port_file: str) -> None:
 
 
 async def by_size(counts: Sequence[int]) -> None:
-    """CPU of one commit in a catalog of so many tables, alone and in a group of 256."""
+    """Measure the CPU of one commit in catalogs of these numbers of tables, alone and in a group of 256."""
     identities = RandomIdentities()
     columns = (Column(id=1, name="a", type="INT8"),)
     journal = await Journal.create(MemoryStorage(), node_file_size_max=16 << 20)

@@ -1,12 +1,12 @@
-"""Appends, merges, reads of the past and a stream from end to end, beside delta-spark on the same PySpark.
+"""Appends, merges, reads of old versions and an end-to-end stream, beside delta-spark on the same PySpark.
 
-    make bench BENCH=delta                            some six minutes
-    make bench BENCH=delta ARGS="--small"             whether it runs
+    make bench BENCH=delta                            about six minutes
+    make bench BENCH=delta ARGS="--small"             a short run, to see that it works
 
-Two Spark drivers with `local[2]`, each a process of its own in the environment of .ci/delta: one with this project's
-client and its daemon, one with delta-spark. They get the same rows and the same commands, in turns; one waits while the
-other works. CPU is of a driver, its JVM and its daemon. What a commit that was acknowledged survives differs: Alpheus
-syncs every file and folder, Delta Lake on a local disk nothing.
+Two Spark drivers with `local[2]` run as separate processes in the environment of .ci/delta: one with this project's
+client and its daemon, one with delta-spark. Both get the same rows and the same commands in turns, and one waits while
+the other works. CPU is that of a driver, its JVM and its daemon. The durability of an acknowledged commit differs:
+Alpheus syncs every file and folder, and Delta Lake on a local disk syncs nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STREAMED, STREAM_WARM_UP = 40, 10
 
 
 class Driver:
-    """One driver process, which is given one command after the other."""
+    """A driver process that gets one command after the other."""
 
     def __init__(self, system: str, place: str, directory: Path, served_by: psutil.Process | None) -> None:
         directory.mkdir(parents=True)
@@ -72,14 +72,14 @@ class Driver:
 
 
 class Spent(NamedTuple):
-    """Of one arm: seconds of each operation, CPU seconds of one on the average."""
+    """The result of one arm: seconds of each operation, and mean CPU seconds of one operation."""
 
     seconds: list[float]
     cpu: float
 
 
 class Arm:
-    """One way, and what was measured of it."""
+    """One of the compared systems, and its measurements."""
 
     def __init__(self, driver: Driver, suffix: str = "") -> None:
         self._driver, self._suffix = driver, suffix
@@ -95,7 +95,7 @@ class Arm:
         return answer
 
     def taken(self) -> Spent:
-        """What was measured since the last call."""
+        """Return the measurements since the last call."""
         seconds = [each for some, _ in self._spent for each in some]
         cpu = sum(cpu for _, cpu in self._spent) / len(seconds)
         self._spent = []
@@ -103,7 +103,7 @@ class Arm:
 
 
 def report(what: str, arms: dict[str, Arm]) -> None:
-    """A line for each arm, the ratios of Alpheus to each beside it."""
+    """Print a line for each arm, with the ratio of Alpheus to it."""
     spent = {name: arm.taken() for name, arm in arms.items()}
     ours = spent[ALPHEUS]
     for name, found in spent.items():
@@ -132,8 +132,8 @@ def appends(arms: dict[str, Arm], rounds: int, small: bool) -> None:
 
 
 def merges(arms: dict[str, Arm], rounds: int, small: bool) -> None:
-    """Each merge changes every hundredth row, all over the table: in every file. Reads of the table as it was before
-    and as it is after them follow."""
+    """Measure merges that each change every hundredth row, so that every file changes. Then read the table before
+    and after the merges."""
     rows = TABLE_ROWS // (100 if small else 1)
     before = {}
     for name, arm in arms.items():
@@ -199,7 +199,7 @@ def main() -> int:
     if not list(PLACE.glob("jars/*.jar")):
         print("DELTA IS LEFT OUT: it is not here; run .ci/delta")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no driver outlives this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # every driver ends with this process
     with tempfile.TemporaryDirectory(dir=options.directory) as name, drivers(Path(name)) as started:
         version = {driver.ask("about")["pyspark"] for driver in started.values()}
         print(f"{machine()}, PySpark {', '.join(version)}, local[2]; daemon and drivers share them; {load()}")

@@ -1,12 +1,12 @@
-"""How fast names are looked up: batches and single calls through a daemon of its own process, and a replica.
+"""The speed of looking up names: batches and single calls through a daemon, and a replica.
 
     make bench BENCH=lookup
     make bench BENCH=lookup ARGS="--tables 20000 --seconds 2"
 
-The client sends and takes raw bytes, so that it costs little; each request asks for names drawn anew. Beside the wall
-clock, which others on the machine disturb, stands the daemon's own CPU time. The controls run in the same rounds: a
-gRPC handler that does nothing but return as many bytes, and a plain dict in a loop. Then a snapshot of every object is
-read to its end, raw and by a replica.
+The daemon is a separate process. The client sends and takes raw bytes, so that it costs little. The names of each
+request are random. Beside the wall clock, which other programs disturb, the table has the daemon's own CPU time. The
+controls run in the same rounds: a gRPC handler that only returns as many bytes, and a plain dict in a loop. At the end
+a snapshot of every object is read completely, raw and by a replica.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ SNAPSHOT = "/alpheus.v1.Catalog/Snapshot"
 BATCH = 1_000
 NAMESPACES = 100
 HOT = 10_000
-"""Names that most is asked of: what fits into the processor's caches is found some times faster than what does not."""
+"""Names that are asked for most. Objects in the processor's caches are found several times faster than others."""
 REQUESTS = 200
-"""Different ones, made before the clock runs."""
+"""The number of different requests, which are made before the clock starts."""
 ROUNDS = 3
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
 
@@ -78,7 +78,7 @@ async def fill(url: str, tables: int) -> None:
 
 
 class Server:
-    """A process that serves, and its CPU time."""
+    """A serving process and its CPU time."""
 
     def __init__(self, command: Sequence[str], port_file: Path) -> None:
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -99,7 +99,7 @@ class Server:
 
 
 async def serve_nothing(port_file: str, size: int) -> None:
-    """The control: raw bytes in, so many bytes out."""
+    """Serve the control: return `size` bytes for any request."""
     answer = bytes(size)
 
     async def handle(data: bytes, context: object) -> bytes:
@@ -115,8 +115,8 @@ async def serve_nothing(port_file: str, size: int) -> None:
 
 
 class Measured(NamedTuple):
-    calls: float  # a second
-    cpu_micros: float  # of the server, a call
+    calls: float  # for each second
+    cpu_micros: float  # of the server, for each call
     median_millis: float
 
 
@@ -150,7 +150,7 @@ def encoded(names: Sequence[tuple[str, str]], at: Latest | None) -> bytes:
 
 
 async def warm_up(server: Server, requests: Sequence[bytes]) -> None:
-    """The daemon keeps the answers from now on."""
+    """Send each request once, so that the daemon has its answers in the cache."""
     async with grpc.aio.insecure_channel(server.address, options=OPTIONS) as channel:
         call = channel.unary_unary(LOAD)
         for request in requests:

@@ -1,11 +1,11 @@
-"""Names, look-ups and changes over a catalog of a million objects in memory; a dict with a sorted list beside it.
+"""Names, look-ups and changes over a catalog of a million objects in memory, beside a dict with a sorted list.
 
     make bench BENCH=names                      10^6 tables, 1,000 a namespace
     make bench BENCH=names ARGS="--quick"       10^5
-    make bench BENCH=names ARGS="--profile"     and where the time goes
+    make bench BENCH=names ARGS="--profile"     with a profile
 
-CPU time, in one process. `changed` lines are with an overlay of 100 changes all over the catalog; the others have
-none.
+The figures are CPU time in one process. `changed` lines have an overlay of 100 changes all over the catalog; the other
+lines have none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAGE_SECONDS_MAX = 0.002
 
 
 def cost(work: Callable[[], object], rounds: int, times: int = 1) -> float:
-    """Median seconds of CPU of one."""
+    """Return the median CPU seconds of one call."""
     found = []
     for _ in range(rounds):
         started = time.process_time()
@@ -66,7 +66,7 @@ def state_of(keys: list[Key]) -> State:
 
 
 def record_of(state: State, names: list[fmt.ObjectName]) -> tuple[VersionRecord, dict[str, StoredObject]]:
-    """The next version: a third of the names changed, a third dropped, a third new beside them."""
+    """Return the next version: a third of the names changed, a third dropped, and as many new ones added."""
     changes, definitions = [], {}
     for index, name in enumerate(names):
         held = state.get(name)

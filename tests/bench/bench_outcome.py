@@ -1,11 +1,12 @@
-"""What it costs to learn whether an old transaction committed: with the index of ids and keys, and without.
+"""The cost of learning whether an old transaction committed, with and without the index of ids and keys.
 
     make bench BENCH=outcome                       histories of 10^3 and 10^5 versions
     make bench BENCH=outcome ARGS="--quick"        10^3 and 10^4
 
-A history is made of roots of one transaction each, every tenth with a key, in memory. The question is always that of
-the oldest transaction, in a process that just opened the catalog. CPU seconds, best of three where that is quick; the
-last line says the ratio between the largest and the smallest history, which a scan has in proportion to its length.
+A history has roots of one transaction each, in memory, and every tenth has a key. The question is always about the
+oldest transaction, in a process that has just opened the catalog. The result is CPU seconds, the best of three for
+quick questions. The last line has the ratio between the largest and the smallest history; the ratio of a scan is that
+of their lengths.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tree.node import encode_node
 
 REQUESTS_MAX = 60
-"""With the index, whatever the length."""
+"""The limit with the index, for any length."""
 TRANSACTIONS = 100_000
 
 
 class Counting(MemoryStorage):
-    """Lists a folder without looking at all files, as stores do."""
+    """Lists a folder without a pass over all files, as real stores do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +92,8 @@ def recorded(number: int, millis: int, definition: str) -> RecordedTransaction:
 
 
 async def history(storage: MemoryStorage, length: int) -> list[RecordedTransaction]:
-    """Versions 1 to `length`, a second apart from now on: who only reads does not mind."""
+    """Write versions 1 to `length`, with times a second apart that may be in the future. Readers do not need the
+    real time."""
     journal = await Journal.create(storage, order=3)
     keys, identities, head = journal.keys, RandomIdentities(), journal.head
     found = []
@@ -119,7 +121,7 @@ async def history(storage: MemoryStorage, length: int) -> list[RecordedTransacti
 async def cost(
     storage: Counting, ask: Callable[[Journal], Awaitable[object]], rounds: int
 ) -> tuple[float, Counter[str]]:
-    """CPU seconds and requests of one question in a process that just opened the catalog."""
+    """Return CPU seconds and requests of one question in a process that has just opened the catalog."""
     best, requests = math.inf, Counter[str]()
     for _ in range(rounds):
         journal = await Journal.open(storage)
@@ -178,7 +180,7 @@ async def measure(length: int) -> tuple[float, float, int]:
 
 
 def accepting() -> None:
-    """What a committed transaction costs the process that accepts it."""
+    """Measure the cost of a committed transaction for the process that accepts it."""
     transactions = [recorded(number, 1_700_000_000_000, "d") for number in range(TRANSACTIONS)]
     index = Index(None, "", -1)  # type: ignore[arg-type]  # nothing is read
     began = time.process_time()

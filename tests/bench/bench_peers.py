@@ -1,14 +1,15 @@
-"""Committed transactions of one object each, side by side with etcd, Nessie and PyIceberg's SqlCatalog.
+"""Committed transactions of one object each, compared with etcd, Nessie and PyIceberg's SqlCatalog.
 
-    make bench BENCH=peers                            five rounds, some ten minutes
+    make bench BENCH=peers                            five rounds, about ten minutes
     make bench BENCH=peers ARGS="--rounds 1 --seconds 1 --only Alpheus,etcd"
-    make bench BENCH=peers ARGS="--profile"           where the daemon's time goes, besides
+    make bench BENCH=peers ARGS="--profile"           also a profile of the daemon
 
-Every server is a process of its own on a temporary directory (`--directory`: of your choice, so of a disk of your
-choice), every client another; a cell is one server, one operation and one number of clients. A round runs every cell
-once, in random order; what is printed is the median over the rounds, ratios first. CPU is told for both sides, and the
-share of the machine that something else took: a cell above FOREIGN_MAX of that is marked, for its figure is of a busy
-machine. etcd and the daemon's bare calls have clients of one style and library, so that servers are compared.
+Every server is a separate process on a temporary directory, and so is every client. `--directory` chooses the
+directory, and so the disk. A cell is one server, one operation and one number of clients. A round runs every cell once,
+in random order. The output has the median over the rounds, ratios first. It has the CPU of both sides, and the share of
+the machine that other programs took. A cell with more than FOREIGN_MAX of that share is marked, because its figure is
+of a busy machine. The clients of etcd and of the daemon's bare calls have the same style and library, so that the
+servers are compared.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ NESSIES = {"Nessie, in memory": "IN_MEMORY", "Nessie, RocksDB": "ROCKSDB"}
 
 
 class Key(NamedTuple):
-    """What a cell measures: whom, which operation, how many clients."""
+    """The key of a cell: the peer, the operation, the number of clients."""
 
     peer: str
     operation: str
@@ -63,7 +64,7 @@ class Asked(NamedTuple):
 
 @contextlib.contextmanager
 def all_started(directory: Path, only: list[str]) -> Iterator[dict[str, Asked]]:
-    """Every peer that is here and wanted, running, by name."""
+    """Start every peer that is installed and wanted, and yield them by name."""
     lacking = missing()
 
     def wanted(name: str) -> bool:
@@ -96,7 +97,7 @@ def all_started(directory: Path, only: list[str]) -> Iterator[dict[str, Asked]]:
 
 
 def measure(asked: dict[str, Asked], rounds: int, seconds: float) -> dict[Key, Cell]:
-    """The median of every figure over the rounds."""
+    """Return the median of every figure over the rounds."""
     tags = itertools.count()
     found: dict[Key, list[Cell]] = {
         Key(name, operation, clients): []
@@ -131,7 +132,7 @@ def measure(asked: dict[str, Asked], rounds: int, seconds: float) -> dict[Key, C
 
 
 def warm_up(peer: str, run: Callable[[Key, float], Cell]) -> None:
-    """Nobody is measured cold: a virtual machine compiles for a minute, until its rate grows no more."""
+    """Warm the peer up. A virtual machine compiles for a minute, until its rate stops growing."""
     key = Key(peer, "create", WARM_UP_CLIENTS if peer in NESSIES else 1)
     rates = [run(key, WARM_UP_SECONDS if peer in NESSIES else 0.5).rate]
     while peer in NESSIES and len(rates) < WARM_UP_TURNS_MAX:
@@ -141,11 +142,11 @@ def warm_up(peer: str, run: Callable[[Key, float], Cell]) -> None:
     print(f"{peer} is warm after rates of {', '.join(f'{rate:.0f}' for rate in rates)}", file=sys.stderr)
 
 
-# --- what is printed -------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------
 
 
 def ratio_table(cells: dict[Key, Cell], operation: str) -> list[str]:
-    """Rates of the daemon over rates of each peer at each number of clients."""
+    """Return a table with the daemon's rate divided by each peer's, at each number of clients."""
     lines = [
         f"| {OPERATIONS[operation]} a second | 1 client | 64 clients | 256 clients | best to best |",
         "| --- " * 5 + "|",
@@ -172,7 +173,7 @@ def ratio(ours: Cell, theirs: Cell) -> str:
 
 
 def best(cells: dict[Key, Cell], peer: str, operation: str) -> Cell:
-    """The cell of the number of clients at which the peer was fastest."""
+    """Return the cell with the number of clients at which the peer was fastest."""
     return max(
         (cell for key, cell in cells.items() if (key.peer, key.operation) == (peer, operation)),
         key=lambda cell: cell.rate,
@@ -198,12 +199,12 @@ def figure_table(cells: dict[Key, Cell], asked: dict[str, Asked]) -> list[str]:
 
 
 def busy(rate: float, cpu: float) -> str:
-    """CPU of a transaction, and how much of a core that keeps busy: near 100 % it is what bounds the rate."""
+    """Return the CPU of a transaction and the share of a core that it uses. Near 100 %, this CPU limits the rate."""
     return f"{cpu:.0f} ({rate * cpu / 1e6:.0%})"
 
 
 def bounds(cells: dict[Key, Cell]) -> bool:
-    """Print the lines that the project holds itself to; whether all that could be measured were met."""
+    """Print the project's required ratios. Return whether all that could be measured were met."""
     ok = True
     for peer, least in ((SQLCATALOG, SQLCATALOG_RATIO_MIN), *((name, NESSIE_RATIO_MIN) for name in NESSIES)):
         if Key(ALPHEUS, "create", 1) not in cells or Key(peer, "create", 1) not in cells:
@@ -238,14 +239,14 @@ def report(cells: dict[Key, Cell], asked: dict[str, Asked], options: argparse.Na
 
 
 def filesystem(place: Path) -> str:
-    """What a directory lies on; on tmpfs nothing is durable, whatever is synced."""
+    """Return the file system of a directory. On tmpfs nothing is durable, even if it is synced."""
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
     kind = next(mounts[parent] for parent in (place, *place.parents) if parent in mounts)
     return "tmpfs, SO NOTHING IS DURABLE" if kind == "tmpfs" else f"local disk ({kind})"
 
 
 def profile(directory: Path, seconds: float) -> None:
-    """Where the daemon's main thread spends its CPU time under load, a transaction: by file, then by function."""
+    """Print the CPU time of the daemon's main thread under load, for each transaction: by file, then by function."""
     client = Client("peer_client.py")
     try:
         for operation, clients in (("create", 1), ("create", 256), ("update", 256)):
@@ -265,7 +266,7 @@ def profile(directory: Path, seconds: float) -> None:
 
 
 def print_profile(stats: pstats.Stats, transactions: float) -> None:
-    """Own time of the heaviest files, then of the heaviest functions with all that they call, microseconds."""
+    """Print the own time of the heaviest files, then of the heaviest functions with their callees, in microseconds."""
     files: dict[str, float] = {}
     functions: list[tuple[float, float, str]] = []
     entries: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]
@@ -292,7 +293,7 @@ def main() -> int:
     parser.add_argument("--directory", help="where the servers write; a temporary directory by default")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no server outlives this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # every server ends with this process
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         ok = True
         if options.rounds:

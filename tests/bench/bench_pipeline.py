@@ -1,15 +1,19 @@
-"""How far a pipeline is behind: commit -> job called -> outputs committed, and what two stages make of a steady stream.
+"""The lag of a pipeline, from a commit to the call of a job and the commit of its outputs, and of two stages on a
+stream.
 
-    make bench BENCH=pipeline                          some two minutes; the plot too
+    make bench BENCH=pipeline                          about two minutes, with the plot
     make bench BENCH=pipeline ARGS="--interval 0.5"    two commits a second
 
-A daemon of its own process, fsync on; a Spark driver that serves; a thread of the driver's process that appends.
+The daemon is a separate process with fsync on. A Spark driver serves the pipeline, and a thread of the driver's process
+appends rows.
 
-One stage: a row is appended when the one before it is worked in. Two stages: a row every `--interval` seconds, whatever
-the pipeline does; the second job has work when the first has committed. For `--pause` seconds nobody serves them. The
-clock of a commit starts at its version's time, which the daemon takes before it writes it, and stops when the driver
-has the answer to the commit that it went into. The plot goes to tests/bench/pipeline_lag.svg: at each moment, how many
-commits are not in the outputs of a stage yet, and how old the oldest of them is.
+- One stage: a row is appended when the row before it has been processed.
+- Two stages: a row is appended every `--interval` seconds, whatever the pipeline does. The second job has work when the
+  first has committed. For `--pause` seconds no process serves the pipeline.
+
+The clock of a commit starts at its version's time, which the daemon takes before it writes the version. The clock stops
+when the driver has the answer to the commit of the outputs. The plot in tests/bench/pipeline_lag.svg shows for each
+moment how many commits are not yet in the outputs of a stage, and the age of the oldest of them.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ HERE = Path(__file__).resolve().parent
 ROUNDS = 40
 WARM_UP = 5
 BEFORE_SECONDS = 20.0
-"""So much of the time before the pause is in the plot."""
+"""The time before the pause that the plot shows."""
 STEP_SECONDS = 0.05
 CALLED_MS_MAX = 300
 
@@ -119,7 +123,8 @@ def milliseconds(start: datetime, end: datetime) -> float:
 
 
 class Passage(NamedTuple):
-    """A commit's way: seconds since the first one at which it was made, and was in the outputs of both stages."""
+    """The times of a commit, in seconds since the first commit: when it was made, and when it was in the outputs of
+    each stage."""
 
     made: float
     first: float
@@ -129,8 +134,8 @@ class Passage(NamedTuple):
 def two_stages(
     lake: SparkCatalog, url: str, interval: float, steady: float, pause: float, after: float
 ) -> tuple[list[Passage], tuple[float, float]]:
-    """The ways of all commits, and when nobody served the pipeline."""
-    two.run(lake)  # the first runs, of empty tables
+    """Return the times of all commits, and the time in which no process served the pipeline."""
+    two.run(lake)  # the first runs, with empty tables
     commits: list[Commit] = []
     results: list[RunResult] = []
     moments: list[datetime] = []
@@ -173,7 +178,7 @@ def two_stages(
 
 
 def passages(commits: Sequence[Commit], results: Sequence[RunResult]) -> list[Passage]:
-    """A run has worked in what was committed up to the version that it read."""
+    """Return the times of each commit. A run processes all commits up to the version that it read."""
     start = commits[0].created_at
 
     def run_over(job: str, version: int) -> RunResult:
@@ -200,8 +205,8 @@ def passages(commits: Sequence[Commit], results: Sequence[RunResult]) -> list[Pa
 def lags(
     ways: Sequence[Passage], place: int, start: float, end: float
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """By the seconds since `start`, how many commits are not in the outputs of a stage (1, 2), and how old the oldest
-    of them is."""
+    """Return, by seconds since `start`, how many commits are not yet in the outputs of a stage (1, 2), and the age
+    of the oldest of them."""
     counts: list[tuple[float, float]] = []
     ages: list[tuple[float, float]] = []
     for step in range(int((end - start) / STEP_SECONDS) + 1):
@@ -213,7 +218,7 @@ def lags(
 
 
 def bends(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Without the inner points of level stretches."""
+    """Return the points without the inner points of level stretches."""
     inner = zip(points, points[1:], points[2:], strict=False)
     return [points[0], *(here for a, here, b in inner if not a[1] == here[1] == b[1]), points[-1]]
 

@@ -1,11 +1,11 @@
-"""What planning a read costs: N files of a table, pruned by a condition, under delete predicates.
+"""The cost of planning a read: N files of a table, pruned by a condition, under delete predicates.
 
     make bench BENCH=plan
     python tests/bench/bench_plan.py [--files 10000] [--spark]
 
-Prints CPU seconds of this process: of reading the manifest segments (cold), of the plan alone (warm), and of `explain`.
-`--spark` also makes the files (hard links to one) and times what Spark adds, wall clock: making the frame, and a count
-over one scan, over two groups, and over many.
+The output has CPU seconds of this process: for reading the manifest segments (cold), for the plan alone (warm), and for
+`explain`. `--spark` also makes the files, as hard links to one file, and measures the wall clock that Spark adds:
+making the frame, and a count over one scan, over two groups, and over many.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What a commit of one object costs as the catalog grows, and a structural diff of what it changed.
+"""The cost of a commit of one object as the catalog grows, and of a structural diff of its change.
 
     make bench BENCH=size                       catalogs of 10^3 to 10^6 tables: some minutes, some GiB
     make bench BENCH=size ARGS="--quick"        10^5 at most
 
-In one process, on the memory driver: CPU time of this process, so that neither a disk nor other programs are in
-the figure. What a disk would add follows the files and bytes, which are printed. Commits are versions of their own,
-at names all over the catalog, with the state loaded, as a daemon has it. The plot goes to tests/bench/commit_cost.svg.
+The benchmark runs in one process on the memory driver and measures the CPU time of this process, so that no disk and no
+other program affects the figure. The cost of a disk depends on the files and bytes, which are printed. Every commit is
+its own version, at names all over the catalog, with the state loaded as in a daemon. The plot is written to
+tests/bench/commit_cost.svg.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from alpheus_journal.storage.memory import MemoryStorage
 HERE = Path(__file__).resolve().parent
 COLUMNS = (Column(id=1, name="a", type="INT4"), Column(id=2, name="b", type="VARCHAR"))
 FILL = 1_500
-"""Tables a transaction while the catalog is filled: more actions do not fit into one version."""
+"""Tables in each transaction that fills the catalog. More actions do not fit into one version."""
 COMMITS = 150
 GROWTH_MAX = 3.0
-"""A commit at the largest size may cost so many times one at the smallest: the tree is some levels deeper."""
+"""The most that a commit at the largest size may cost, relative to the smallest: its tree is a few levels deeper."""
 
 
 class Catalog:
-    """A catalog in memory that knows what it holds."""
+    """A catalog in memory that knows its contents."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -59,7 +60,7 @@ class Catalog:
         )
 
     async def fill(self, count: int) -> None:
-        """Tables up to `count`, 1,000 a namespace."""
+        """Create tables up to `count`, 1,000 for each namespace."""
         spaces = range(-(-self.count // 1000), -(-count // 1000))
         if spaces:
             await self.commit(
@@ -72,7 +73,7 @@ class Catalog:
 
 
 async def costs(catalog: Catalog, rng: random.Random) -> dict[str, list[float]]:
-    """Milliseconds of CPU of each create, update, and diff of the update's two versions."""
+    """Return CPU milliseconds of each create, each update, and each diff of an update's two versions."""
     found: dict[str, list[float]] = {"create": [], "update": [], "diff": []}
 
     async def timed(what: str, operation: Operation) -> None:
@@ -96,13 +97,13 @@ async def costs(catalog: Catalog, rng: random.Random) -> dict[str, list[float]]:
 
 
 async def stored(catalog: Catalog) -> tuple[int, int]:
-    """Files and bytes on the storage."""
+    """Return the number of files and bytes on the storage."""
     sizes = [info.size async for info in catalog.journal.storage.list("")]
     return len(sizes), sum(sizes)
 
 
 async def measure(sizes: list[int]) -> dict[str, list[tuple[float, float]]]:
-    """Median milliseconds of CPU by what was done, at each size; printed as it comes."""
+    """Return median CPU milliseconds by operation at each size, and print them when they are measured."""
     lines: dict[str, list[tuple[float, float]]] = {"create": [], "update": [], "diff": []}
     catalog = Catalog(await Journal.create(MemoryStorage()))
     rng = random.Random(5)

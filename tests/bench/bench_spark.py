@@ -1,15 +1,14 @@
-"""What the catalog adds to Spark: scans, appends, a stream of small appends and long lists of files, each beside
-Spark's own Parquet in the same session.
+"""The overhead of the catalog in Spark: scans, appends, a stream of small appends and long lists of files.
 
-    make bench BENCH=spark                                    everything, some fifteen minutes, 4 GiB of disk
+    make bench BENCH=spark                                    everything, about fifteen minutes, 4 GiB of disk
     make bench BENCH=spark ARGS="--only scan --rounds 3"      scan, append, stream, files
-    make bench BENCH=spark ARGS="--small"                     whether it runs: a hundredth of the rows
+    make bench BENCH=spark ARGS="--small"                     a short run with a hundredth of the rows
 
-One driver with `local[2]`; a daemon of its own process, fsync on; all files on one local disk, in the page cache. A
-round runs every arm once, in random order, after rounds that warm up; ratios are of medians. CPU is of this process,
-the JVM and the daemon together. The session has the settings of a SparkCatalog, for Spark alone, too: among them that
-it lists up to 100,000 files without a job, which makes Spark alone faster than it is by default. The plot of the stream
-goes to tests/bench/stream_cost.svg.
+Each part is compared with Spark's own Parquet in the same session. One driver runs with `local[2]`, and the daemon is a
+separate process with fsync on. All files are on one local disk, in the page cache. After warm-up rounds, a round runs
+every arm once in random order, and ratios are of medians. CPU is that of this process, the JVM and the daemon together.
+The session has the settings of a SparkCatalog for Spark alone too. One of them lists up to 100,000 files without a job,
+which makes Spark alone faster than its default. The plot of the stream is written to tests/bench/stream_cost.svg.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from alpheus_journal.tables.manifest import segment_of
 HERE = Path(__file__).resolve().parent
 SCAN_RATIO_MAX, APPEND_RATIO_MAX, FRAME_SECONDS_MAX = 1.15, 1.2, 2.0
 FLAT_MAX = 1.2
-"""The median of the last hundred of a stream's appends may be so many times that of the first hundred."""
+"""The most that the median of a stream's last hundred appends may be, relative to the first hundred."""
 FILES, SCAN_ROWS, APPEND_ROWS = 64, 1 << 24, 1 << 22
 STREAM_BATCHES, STREAM_WARM_UP, WINDOW = 1_000, 60, 100
 MANY_FILES, SEGMENT_FILES = 10_000, 1_000
@@ -66,7 +65,7 @@ COLUMNS = (
 
 
 class Bench(NamedTuple):
-    """What a part has to work with."""
+    """The objects that a part works with."""
 
     lake: SparkCatalog
     directory: Path
@@ -83,7 +82,7 @@ class Bench(NamedTuple):
 
 
 def rows(spark: SparkSession, count: int, parts: int) -> DataFrame:
-    """Seven columns, 76 bytes a row in Parquet; ids ascend from one part to the next."""
+    """Return rows of seven columns, 76 bytes a row in Parquet. Ids ascend from one part to the next."""
     return spark.range(0, count, 1, parts).selectExpr(*COLUMNS)
 
 
@@ -169,7 +168,7 @@ def append(bench: Bench) -> bool:
 
 
 def synced(df: DataFrame, folder: Path) -> None:
-    """What a commit that survives a power cut needs at least."""
+    """Do the least that a commit that survives a power cut needs."""
     df.write.parquet(folder.as_uri())
     for path in (*folder.iterdir(), folder):
         descriptor = os.open(path, os.O_RDONLY)
@@ -181,7 +180,8 @@ def synced(df: DataFrame, folder: Path) -> None:
 
 
 def stream(bench: Bench) -> bool:
-    """Spark's own sink, which writes each batch once, too, is the peer: Parquet files and its log of them."""
+    """Compare a stream into a table with Spark's own sink, which also writes each batch once: Parquet files and
+    their log."""
     lake, spark = bench.lake, bench.spark
     batches = max(STREAM_BATCHES // bench.scale, 40)
     window = min(WINDOW, batches // 4)
@@ -235,13 +235,13 @@ def stream(bench: Bench) -> bool:
 
 
 def source(spark: SparkSession) -> DataFrame:
-    """One batch of 100 rows after the other, as fast as they are taken."""
+    """Return a stream of batches of 100 rows, as fast as they are taken."""
     made = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).option("numPartitions", 1)
     return made.load().select("value", "timestamp")
 
 
 def progress_of(query: StreamingQuery, count: int) -> list[dict[str, Any]]:
-    """What the query's first `count` batches took; ends it then."""
+    """Return the progress of the query's first `count` batches, and end the query then."""
     try:
         while (last := query.lastProgress) is None or last["batchId"] < count - 1:
             if query.exception() is not None:
@@ -307,8 +307,8 @@ def files(bench: Bench) -> bool:
 
 
 def many_files(bench: Bench, count: int) -> Table:
-    """A table of so many files of ten rows, with bounds that tell them apart: hard links to one file, whose own ids
-    are those of the file in the middle."""
+    """Make a table of `count` files of ten rows with different bounds. The files are hard links to one file, whose
+    own ids are those of the file in the middle."""
     lake, spark, middle = bench.lake, bench.spark, count // 2 * 10
     one = spark.range(middle, middle + 10, 1, 1).selectExpr(*COLUMNS)
     lake.create_table("bench.files", one.schema)
@@ -360,7 +360,7 @@ def main() -> int:
     parser.add_argument("--directory", help="where the catalog lies; a temporary directory by default")
     parser.add_argument("--plot", type=Path, default=HERE / "stream_cost.svg")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # neither daemon nor JVM outlives this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # daemon and JVM end with this process
     print(
         f"{machine()}, PySpark {pyspark.__version__}, local[2]; daemon, driver and Spark share them; {load()}"
     )

@@ -1,13 +1,14 @@
-"""How long a process takes to hold a catalog in memory, and how much memory: from a checkpoint, by the age of the log.
+"""The time and memory that a process needs to load a catalog from a checkpoint, by the age of the log.
 
     make bench BENCH=start                      10^6 objects, 10^3 and 10^5 versions: two minutes, 2 GiB of disk
     make bench BENCH=start ARGS="--quick"       10^5 objects
-    make bench BENCH=start ARGS="--profile"     and where the time goes
+    make bench BENCH=start ARGS="--profile"     with a profile
 
-Each figure is of a fresh process that has imported everything: from opening the storage to the state in place, the last
-version's changes applied. CPU time of that process, its peak of resident memory (mapped pages counted), the part of it
-that is its own. The peer is the same process building a dict of the same objects from the same file, in the same run.
-See `large_catalog` for what is real about the catalog.
+Each figure is of a new process that has imported everything. The measurement goes from opening the storage to the
+complete state, with the last version's changes applied. The figures are the CPU time of that process, its peak of
+resident memory with mapped pages, and the part of the memory that is its own. The peer is the same process building a
+dict of the same objects from the same file, in the same run. The docstring of `large_catalog` explains which parts of
+the catalog are real.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ async def opened(url: str) -> Journal:
 
 
 def child(url: str, profile: bool) -> None:
-    """One start; prints what it took."""
+    """Run one start and print its cost."""
     before = memory()["RssAnon"]
     profiler = cProfile.Profile()
     started, wall = time.process_time(), time.monotonic()
@@ -82,7 +83,7 @@ def child(url: str, profile: bool) -> None:
 
 
 def peer(path: str) -> None:
-    """A dict of the same objects, key to path and definition."""
+    """Build and measure a dict of the same objects: key to path and definition."""
     started = time.process_time()
     with open(path, "rb") as file:
         _, flat = decode_checkpoint(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -100,7 +101,7 @@ def peer(path: str) -> None:
 
 
 def run(*words: str, rounds: int = ROUNDS) -> dict[str, float]:
-    """Medians over fresh processes."""
+    """Return medians over new processes."""
     results = []
     for _ in range(rounds):
         done = subprocess.run(

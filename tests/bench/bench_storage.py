@@ -1,12 +1,12 @@
-"""What a storage driver costs over the bare calls that it is made of, and what a commit costs on each.
+"""The overhead of a storage driver over the bare calls that it uses, and the cost of a commit on each driver.
 
     make bench BENCH=storage
     make bench BENCH=storage ARGS="--drivers local,s3-obstore --seconds 1"
 
-Every driver runs put-if-absent, put, read and list, one call at a time and 64 at once, in rounds that alternate with
+Every driver runs put-if-absent, put, read and list, one call at a time and 64 concurrently. Its rounds alternate with
 the bare equivalent on the same store: os calls with the same fsyncs, a dict, an LMDB transaction, the S3 library's own
-client. The ratio is ours to bare: 1.00 would be free. Then one client commits small transactions through a whole
-Journal, beside the same files written bare. The S3 server runs on this machine, on the same cores.
+client. The ratio is ours to bare, and 1.00 means no overhead. Then one client commits small transactions through a
+whole Journal, beside the same files written bare. The S3 server runs on this machine, on the same cores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DATA = os.urandom(SIZE)
 READ_FROM = 200
 LISTED = 200
 OPERATIONS = ("read", "list", "create", "put")
-"""Those that add files come last."""
+"""The operations that add files come last."""
 COMMITS = 60
 
 numbers = itertools.count()
@@ -50,11 +50,12 @@ Blocking = Callable[[], object]
 
 
 class Bare(NamedTuple):
-    """The same without us: asynchronous calls, or blocking ones that run in as many threads as there are calls."""
+    """The same work without this project: asynchronous calls, or blocking calls in as many threads as there are
+    calls."""
 
     calls: Mapping[str, Call | Blocking]
     commit: Callable[[list[int]], Awaitable[object]] | Callable[[list[int]], object]
-    """Writes files of these sizes, the last one as the slot, as safely as the driver does."""
+    """Writes files of these sizes as safely as the driver does. The last file is the slot."""
     is_blocking: bool
 
 
@@ -69,7 +70,7 @@ def fresh() -> str:
     return f"node/{next(numbers)}.arrow"
 
 
-# --- the drivers and what they are compared with
+# --- the drivers and their bare equivalents
 
 
 def bare_local(root: Path) -> Bare:
@@ -278,7 +279,7 @@ def ours(storage: Storage) -> dict[str, Call]:
 
 
 async def rate(call: Call, at_once: int, seconds: float) -> tuple[int, float]:
-    """How many calls, in how many seconds: the last ones end late."""
+    """Return the number of calls and the seconds until the last one ended."""
     count = 0
     end = time.perf_counter() + seconds
 
@@ -296,7 +297,7 @@ async def rate(call: Call, at_once: int, seconds: float) -> tuple[int, float]:
 
 
 async def rate_blocking(call: Blocking, at_once: int, seconds: float) -> tuple[int, float]:
-    """Threads that know nothing of an event loop; this one waits for them."""
+    """Measure blocking calls in threads without an event loop, and wait for the threads."""
     counts = [0] * at_once
     end = time.perf_counter() + seconds
 
@@ -318,7 +319,7 @@ async def rate_blocking(call: Blocking, at_once: int, seconds: float) -> tuple[i
 
 
 async def burning(calls: Awaitable[tuple[int, float]]) -> tuple[float, float]:
-    """Calls a second, and the CPU seconds of this process for each, all its threads together."""
+    """Return calls a second, and the CPU seconds of all threads of this process for each call."""
     burnt = time.process_time()
     count, elapsed = await calls
     return count / elapsed, (time.process_time() - burnt) / count
@@ -343,7 +344,7 @@ async def measure(subject: Subject, rounds: int, seconds: float) -> None:
 
 
 async def measure_commit(subject: Subject) -> None:
-    """One client, one transaction after the other."""
+    """Measure one client that sends one transaction after the other."""
     sizes: list[int] = []
     storage = subject.storage
     publish = storage.publish
@@ -390,11 +391,11 @@ async def measure_self_test(name: str, storage: Storage) -> None:
     print(f"{name:<15}self-test: {REQUESTS} requests in {time.perf_counter() - begun:.2f} s", flush=True)
 
 
-# --- which of them run
+# --- the selected drivers
 
 
 def load_servers() -> Any:
-    """tests/alpheus_test_servers.py, which is no package."""
+    """Import tests/alpheus_test_servers.py, which is not in a package."""
     place = Path(__file__).resolve().parents[1] / "alpheus_test_servers.py"
     spec = importlib.util.spec_from_file_location("alpheus_test_servers", place)
     assert spec is not None
@@ -444,7 +445,7 @@ async def subjects(name: str, directory: Path, server: Any) -> AsyncIterator[Sub
 
 @contextlib.asynccontextmanager
 async def empty(name: str, directory: Path, server: Any) -> AsyncIterator[Subject]:
-    """The same with nothing below the prefix, for a catalog."""
+    """Yield the subject with nothing below its prefix, for a catalog."""
     async with subjects(name, directory, server) as subject:
         async for info in subject.storage.list(""):
             await subject.storage.delete(info.path)

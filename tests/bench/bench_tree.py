@@ -1,9 +1,10 @@
-"""How fast a node is read and a tree is changed, built and compared; beside peers in the same run.
+"""The speed of reading a node and of changing, building and comparing a tree, beside peers in the same run.
 
     make bench BENCH=tree                       the lines, the table, the plot
     make bench BENCH=tree ARGS="--quick"        trees of 10^5 keys at most
 
-The plot goes to tests/bench/diff_cost.svg: the cost of a structural diff follows the change, not the catalog.
+The plot in tests/bench/diff_cost.svg shows that the cost of a structural diff depends on the size of the change and not
+on that of the catalog.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ BUILD_SECONDS_MAX = 15.0
 
 
 def names(count: int) -> list[Key]:
-    """Keys of `count` tables, 1,000 a namespace, ascending."""
+    """Return keys of `count` tables, 1,000 for each namespace, ascending."""
     keys = fmt.Keys()
     return [
         keys.key(fmt.table_name(f"ns{number // 1000:06}", f"table{number % 1000:04}"))
@@ -68,7 +69,7 @@ def seconds(work: Callable[[], object], rounds: int) -> list[float]:
 def line(
     what: str, found: float, unit: str, most: float | None, peer: str = "", peer_value: float = 0.0
 ) -> bool:
-    """One result; whether it is within its bound."""
+    """Print one result. Return whether it is within its limit."""
     bound = "" if most is None else f"   at most {most:g}: {'met' if found <= most else 'MISSED'}"
     beside = f"   {peer} {peer_value:.3g} {unit}, ratio {found / peer_value:.1f}" if peer else ""
     print(f"{what:46} {found:10.4g} {unit}{bound}{beside}")
@@ -76,7 +77,7 @@ def line(
 
 
 class Built:
-    """A tree in memory, with every node it ever had."""
+    """A tree in memory with every node that it ever had."""
 
     def __init__(self, items: list[tuple[Key, str]]) -> None:
         self.new_path = paths()
@@ -128,7 +129,7 @@ def big_lines(count: int) -> bool:
     peer_seconds = time.process_time() - started
     what = f"bulk build of {count:,} keys"
     ok = line(what, built.build_seconds, "s", BUILD_SECONDS_MAX, "dict and sort", peer_seconds)
-    gc.freeze()  # this script's own lists of a million entries are not what is measured
+    gc.freeze()  # leave this script's own lists of a million entries out of the measurement
     for spread, start in (("spread evenly", 0), ("in a row", count // 3)):
         step = max(1, count // 10_000) if not start else 1
         touched = keys[start::step][:10_000]
@@ -160,7 +161,7 @@ def big_lines(count: int) -> bool:
 
 
 def diff_table(sizes: list[int]) -> dict[int, list[tuple[int, float, int]]]:
-    """For each size of change: (keys of the catalog, seconds of a diff, nodes it loads)."""
+    """Return for each size of change: (keys of the catalog, seconds of a diff, nodes that the diff loads)."""
     table: dict[int, list[tuple[int, float, int]]] = {change: [] for change in CHANGES}
     print(
         "\nstructural diff, changed keys in a row: milliseconds (nodes loaded); beside it, two dicts compared"
@@ -194,7 +195,7 @@ def diff_table(sizes: list[int]) -> dict[int, list[tuple[int, float, int]]]:
 
 
 def plot(table: dict[int, list[tuple[int, float, int]]], machine: str) -> str:
-    """Milliseconds against keys in the catalog, one line a size of change."""
+    """Return a plot of milliseconds against keys in the catalog, one line for each size of change."""
     return log_plot(
         {
             f"{change:,} key{'s' if change > 1 else ''}": [(size, took * 1e3) for size, took, _ in points]

@@ -1,12 +1,16 @@
-"""How soon the last of many subscribers has an event, what one delivery costs the daemon, and whom stalled ones harm.
+"""How soon the last of many subscribers has an event, the daemon's cost of a delivery, and the effect of stalled ones.
 
     make bench BENCH=watch [ARGS="--rounds 3 --seconds 3 --quick"]
 
-A daemon on a local disk; subscribers and the writer are one other process with CONNECTIONS connections for all that
-read, so that the figures hold what receiving costs on the same cores. Paced: one commit at a time, the next when all
-have the event; counted from the moment the writer has its answer, and from the moment it asked. Back to back: as many
-commits as WRITERS tasks can make. Stalled subscribers have a connection each and read nothing; with and without them
-are interleaved rounds of one run. Where etcd is there (tests/bench/peers.py), its watch is measured the same way.
+The daemon uses a local disk. One other process has the writer and the subscribers, with CONNECTIONS connections for all
+that read, so that the figures include the cost of receiving on the same cores.
+
+- Paced: one commit at a time, the next when all subscribers have the event. The time counts from the writer's answer,
+  and from its request.
+- Back to back: as many commits as WRITERS tasks can make.
+- Stalled subscribers have a connection each and read nothing. Rounds with and without them are interleaved in one run.
+
+If etcd is installed (tests/bench/peers.py), its watch is measured the same way.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ def memory_mib(pid: int) -> float:
 
 
 class Subscribers:
-    """`count` streams that take what comes; `arrived` is called with each message."""
+    """`count` streams that read all messages and call `arrived` with each message."""
 
     def __init__(self, address: str, count: int, *, stalled: int = 0) -> None:
         self._address = address
@@ -90,7 +94,7 @@ class Subscribers:
         return self
 
     def _request(self, is_stalled: bool) -> bytes:
-        # A stalled one asks for all there is, so that its window is full before anything is measured.
+        # A stalled subscriber asks for everything, so that its window is full before the measurement starts.
         after = 0 if is_stalled else self.head
         return pb.EventsRequest(after_version=after, follow=True, details=is_stalled).SerializeToString()
 
@@ -101,7 +105,7 @@ class Subscribers:
         ready.set_result(None)
 
     async def _read(self, call: grpc.aio.UnaryStreamCall[bytes, bytes], ready: asyncio.Future[None]) -> None:
-        await call.read()  # it begins at the head: a mark
+        await call.read()  # the first message marks the head
         ready.set_result(None)
         while True:
             message = await call.read()
@@ -138,7 +142,8 @@ class Bench:
     async def paced(
         self, count: int, stalled: int, events: int
     ) -> tuple[list[float], list[float], list[float]]:
-        """Milliseconds of all deliveries, of the last of each event, and of those from when the commit was asked."""
+        """Return the milliseconds of all deliveries, of the last delivery of each event, and of the last since the
+        request."""
         Subscribers.head = self.version
         every: list[float] = []
         last: list[float] = []
@@ -197,7 +202,7 @@ def marks(message: bytes) -> int:
 
 
 async def etcd_beside(address: str, pid: int, count: int, events: int, rounds: int) -> None:
-    """etcd's watch by the same kind of client, from before the put to the last delivery."""
+    """Measure etcd's watch by the same kind of client, from before the put to the last delivery."""
     lasts = []
     cpu = cpu_seconds(pid)
     for _ in range(rounds):

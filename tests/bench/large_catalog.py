@@ -1,8 +1,8 @@
-"""A catalog of any size and age on a disk, made in seconds: nodes, slots and a checkpoint are written as files.
+"""A catalog of any size and age on a disk, made in seconds by writing nodes, slots and a checkpoint as files.
 
-Definitions are not written (a million files would be most of the time and of the space): nothing that starts from a
-checkpoint reads them, but for a sample of four, which find nothing and prove nothing here. Slots between the first
-version and the last ones are hard links of one root: they are looked for and not read.
+Definitions are not written, because a million files would take most of the time and the space. A process that starts
+from a checkpoint reads no definition except a sample of four, which finds nothing and proves nothing here. Slots
+between the first version and the last ones are hard links of one root. They are looked for and not read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MILLIS = 1_700_000_000_000
 
 
 def table_keys(count: int) -> list[Key]:
-    """Keys of `count` tables, 1,000 a namespace, ascending."""
+    """Return keys of `count` tables, 1,000 for each namespace, ascending."""
     keys = fmt.Keys()
     return [keys.key(fmt.table_name(f"ns{n // 1000:06}", f"table{n % 1000:04}")) for n in range(count)]
 
@@ -45,7 +45,7 @@ def definition() -> bytes:
 
 
 class LargeCatalog:
-    """At `folder`; the newest version is `versions`, the checkpoint is of `late` versions before."""
+    """A catalog in `folder` that `age` gives any number of versions and a checkpoint."""
 
     def __init__(self, folder: Path, *, objects: int, changes: int = 100) -> None:
         self.folder, self.objects, self.changes = folder, objects, changes
@@ -84,7 +84,7 @@ class LargeCatalog:
         return found
 
     def age(self, versions: int, *, checkpoint: bool = True) -> None:
-        """Make the newest version `versions`, and the checkpoint that of the one before."""
+        """Make `versions` the newest version, and store a checkpoint of the version before it."""
         for old in self.folder.glob("checkpoint/*"):
             old.unlink()
         filler = self._slot(versions - 1, self._root)

@@ -1,4 +1,4 @@
-"""Lines in a plane whose axes are both logarithmic, as an SVG file that a page shows as it is."""
+"""Lines in a plot with two logarithmic axes, as an SVG file that a page can show directly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Lines = Mapping[str, Sequence[tuple[float, float]]]
 
 
 def log_plot(lines: Lines, *, title: str, subtitle: str, x_label: str, y_label: str) -> str:
-    """`lines`: by label, points of ascending x, the same x in each; at most as many as there are colours."""
+    """Return the plot. `lines` has ascending points by label, with the same x in each. There may be as many lines as
+    colours."""
     xs = [point[0] for point in next(iter(lines.values()))]
     ys = [math.log10(value) for points in lines.values() for _, value in points]
     low, high = math.floor(min(ys)), math.ceil(max(ys))
@@ -48,7 +49,7 @@ def log_plot(lines: Lines, *, title: str, subtitle: str, x_label: str, y_label: 
             yield f'<path d="M{joined(places)}" fill="none" stroke="{colour}" stroke-width="2"/>'
             for px, py in places:
                 yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3.5" fill="{colour}"/>'
-            free = max(places[-1][1] + 4, free + 15)  # labels that would lie on each other are moved down
+            free = max(places[-1][1] + 4, free + 15)  # labels that would overlap are moved down
             yield text(places[-1][0] + 10, free, label, fill=colour)
         yield "</svg>"
 

@@ -1,5 +1,7 @@
-"""What one measured cell is, and how a client process answers for it: shared by the client programs of
-bench_peers.py, one of which runs in an environment without this project's packages. Standard library only.
+"""The measurement of one cell, and the protocol by which a client process reports it.
+
+The client programs of bench_peers.py share this module. One of them runs in an environment without this project's
+packages, so the module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Window:
-    """The time in which what completes is counted: it opens after the warm-up."""
+    """The time in which completed operations are counted. The window opens after the warm-up."""
 
     def __init__(self, seconds: float) -> None:
         self.opens = time.perf_counter() + WARM_UP_SECONDS
         self.closes = self.opens + seconds
         self.latencies: list[float] = []
-        self._total = 0  # warm-up and what ends too late included
+        self._total = 0  # with the warm-up and operations that end too late
         self._at_opening: tuple[float, int] | None = None  # CPU seconds of this process, total
 
     @property
     def is_open(self) -> bool:
-        """Ask before every operation: begin another one?"""
+        """Return whether another operation may begin. Ask before every operation."""
         return time.perf_counter() < self.closes
 
     def done(self, started: float) -> None:
-        """An operation that began at `started` (perf_counter) has completed."""
+        """Record that an operation that began at `started` (perf_counter) has completed."""
         now = time.perf_counter()
         self._total += 1
         if self.opens <= now < self.closes:
@@ -43,9 +45,10 @@ class Window:
             self.latencies.append(now - started)
 
     def result(self) -> dict[str, float]:
-        """Call at the end. Latencies in milliseconds; CPU of this process in microseconds an operation.
+        """Return the result; call at the end. Latencies are in milliseconds, and CPU of this process is in microseconds
+        an operation.
 
-        Where not one operation ended in the window the rate is 0 and the latency that of the run.
+        If no operation ended in the window, the rate is 0 and the latency is the length of the run.
         """
         known = self.latencies or [time.perf_counter() - self.opens]
         cpu, total = self._at_opening or (0.0, 0)
@@ -59,9 +62,9 @@ class Window:
 
 
 def answer_commands(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """One JSON object a line on standard input, one answer a line on standard output, until the input ends.
+    """Answer each line of standard input, one JSON object, by one line on standard output, until the input ends.
 
-    The answer goes to the descriptor that was standard output at the start; what libraries print goes to
+    The answer goes to the descriptor that was standard output at the start. Output that libraries print goes to
     standard error.
     """
     answers = os.fdopen(os.dup(1), "w")

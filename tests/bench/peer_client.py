@@ -1,5 +1,7 @@
-"""The client program of bench_peers.py for the peers that are asked from an event loop: the daemon by the client
-library and by bare calls, etcd, Nessie. One connection a process, one asyncio task a client, uvloop.
+"""The client program of bench_peers.py for peers with asynchronous clients: the daemon, etcd, Nessie.
+
+The daemon is measured by the client library and by bare calls. Each process has one connection and uses uvloop, and
+each client is an asyncio task.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from alpheus_pb.v1 import service_pb2 as pb
 
 NAMESPACES = 4
 VALUE_BYTES = 700
-"""Of an etcd value: what a definition, its share of the tree's nodes and its action would be as one record."""
+"""The size of an etcd value: a definition, its share of the tree's nodes and its action as one record."""
 SCHEMA = pa.schema([("a", pa.int32()), ("b", pa.string())])
 COLUMNS = (Column(id=1, name="a", type="INT4"), Column(id=2, name="b", type="VARCHAR"))
 
 
 class Load(Protocol):
-    """What one client does again and again. `index`: of the client; `number`: how many it did before."""
+    """The repeated operation of one client. `index` is the client's, and `number` counts its earlier operations."""
 
     async def prepare(self, clients: int) -> None: ...
 
@@ -70,7 +72,7 @@ class Library:
 
 
 class Bare(Library):
-    """Alpheus by nothing but the Commit call: as thin as the client of etcd here."""
+    """Alpheus by the Commit call alone, as thin as the etcd client here."""
 
     async def prepare(self, clients: int) -> None:
         await super().prepare(clients)
@@ -111,7 +113,7 @@ class Bare(Library):
 
 
 class EtcdLoad:
-    """etcd: transactions that put if absent, or if unchanged since the client's last."""
+    """etcd: transactions that put a key if it is absent, or if it is unchanged since the client's last put."""
 
     def __init__(self, address: str, operation: str, tag: str) -> None:
         self._operation, self._tag = operation, tag
@@ -177,7 +179,7 @@ class NessieLoad:
         url = f"{self._trees}/main@{self._hash}/history/commit"
         async with self._session.post(url, json=body) as response:
             answer: dict[str, Any] = await checked(response)
-        # The head that this client saw last: conflicts are looked for above it.
+        # The head that this client saw last. Nessie looks for conflicts above it.
         self._hash = answer["targetBranch"]["hash"]
         return answer
 
@@ -191,7 +193,7 @@ class NessieLoad:
             try:
                 await self._commit([put])
                 return
-            except NessieConflict:  # it gave up after its own attempts: a client tries again
+            except NessieConflict:  # Nessie gave up after its own attempts, and its clients retry
                 continue
 
     async def close(self) -> None:
@@ -199,7 +201,7 @@ class NessieLoad:
 
 
 class NessieConflict(Exception):
-    """409: another commit was faster, or what is put is there."""
+    """Status 409: another commit was faster, or the table exists already."""
 
 
 async def checked(answer: aiohttp.ClientResponse) -> Any:
@@ -241,7 +243,7 @@ async def run(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    # One loop for all commands: what gRPC has still to say of a closed channel comes after the command.
+    # One loop for all commands, because gRPC reports a closed channel after the command.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return answer_commands(lambda command: runner.run(run(command)))
 

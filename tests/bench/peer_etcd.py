@@ -1,7 +1,8 @@
-"""etcd by Python's asynchronous gRPC: the few messages of its v3 API that are measured, and the measures.
+"""A client of etcd by asynchronous gRPC, with the few messages of its v3 API that the benchmarks need, and the
+measurements.
 
-The messages are declared here, by field number (etcd's API documentation, rpc.proto and kv.proto); fields
-that are not used are left out, and protobuf passes over them.
+The messages are declared here by field number (etcd's API documentation, rpc.proto and kv.proto). Unused fields are
+left out, and protobuf skips them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SCALARS = {
     "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
     "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
 }
-# By message and field: (number, type); a list: repeated. Enumerations travel as integers.
+# By message and field: (number, type), in a list if the field is repeated. Enumerations are sent as integers.
 _MESSAGES: dict[str, dict[str, Any]] = {
     "KeyValue": {"key": (1, "bytes"), "mod_revision": (3, "int64"), "value": (5, "bytes")},
     "ResponseHeader": {"revision": (3, "int64")},
@@ -67,10 +68,10 @@ _T: Any = _declare()
 
 
 class Etcd:
-    """One connection."""
+    """One connection to etcd."""
 
     def __init__(self, address: str) -> None:
-        # Without a pool of its own, channels to one address would share a connection.
+        # With the shared pool, channels to one address would share a connection.
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         self._txn = self._channel.unary_unary(
             f"/{_PACKAGE}.KV/Txn",
@@ -92,11 +93,12 @@ class Etcd:
         await self._channel.close()
 
     async def create(self, key: bytes, value: bytes) -> None:
-        """A transaction: put if there is no such key. It must not be there."""
+        """Put a key in a transaction if it does not exist. The key must not exist."""
         await self._compare_and_put(key, value, target=_CREATED, create_revision=0)
 
     async def update(self, key: bytes, value: bytes, revision: int) -> int:
-        """A transaction: put if the key was last written at `revision`, which must be so. The new revision."""
+        """Put a key in a transaction if it was last written at `revision`, which must be so. Return the new
+        revision."""
         return await self._compare_and_put(key, value, target=_MODIFIED, mod_revision=revision)
 
     async def _compare_and_put(self, key: bytes, value: bytes, **compare: int) -> int:
@@ -114,7 +116,7 @@ class Etcd:
         return int(answer.header.revision)
 
     async def watch(self, prefix: bytes) -> Any:
-        """A stream of all puts below `prefix`, made and confirmed; read it with `events_of`."""
+        """Return a confirmed stream of all puts below `prefix`. Read it with `events_of`."""
         call = self._watch()
         wanted = _T["WatchCreateRequest"](key=prefix, range_end=prefix[:-1] + bytes([prefix[-1] + 1]))
         await call.write(_T["WatchRequest"](create_request=wanted))
@@ -134,12 +136,13 @@ async def etcd_watch(
     value_bytes: int = 700,
     prefix: bytes = b"watch/",
 ) -> dict[str, float]:
-    """How long after a put the last of `watchers` streams has its event; and deliveries a second of a burst.
+    """Measure how long after a put the last of `watchers` streams has its event, and the deliveries a second of a
+    burst.
 
-    `events` puts, one after the other, each when all watchers had the last one: milliseconds from before the
-    put to the last delivery (`last_p50`, `last_p99`) and to the median watcher's (`median_p50`). Then `burst`
-    puts without waiting: `deliveries` a second, over all watchers, from the first put to the last delivery.
-    The watchers' streams are spread over `connections` channels; all in this process and its loop.
+    The first part makes `events` puts, each when all watchers had the last one. It returns the milliseconds from before
+    the put to the last delivery (`last_p50`, `last_p99`) and to the median watcher's (`median_p50`). Then `burst` puts
+    are made without waiting. The result has `deliveries` a second over all watchers, from the first put to the last
+    delivery. The watchers' streams use `connections` channels, all in this process and its loop.
     """
     channels = [Etcd(address) for _ in range(connections)]
     writer = Etcd(address)

@@ -1,10 +1,10 @@
-"""The driver program of bench_delta.py: a Spark session, and one of the two ways to keep tables in it.
+"""The driver program of bench_delta.py: a Spark session with one of two systems for tables.
 
     peer_spark.py alpheus DAEMON_ADDRESS DIRECTORY
     peer_spark.py delta JARS DIRECTORY
 
-It runs in the environment of .ci/delta, with this project's packages on PYTHONPATH. Both ways have the same session but
-for what their manuals ask for. Commands and answers: see `measured.answer_commands`.
+The program runs in the environment of .ci/delta, with this project's packages on PYTHONPATH. Both systems have the same
+session, except for the settings that their manuals require. For commands and answers see `measured.answer_commands`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from alpheus.spark import SparkCatalog, session
 
 LOOK_SECONDS = 0.002
-"""How often a peer's folder is asked whether a version is there."""
+"""The interval at which a peer's folder is checked for a version."""
 ARRIVAL_SECONDS_MAX = 30.0
 
 
 class Lake(Protocol):
-    """What is measured, by the means of one system. Versions are its own numbers."""
+    """The measured operations, by means of one system. Versions are the system's own numbers."""
 
     def create(self, name: str, df: DataFrame) -> None: ...
 
@@ -46,7 +46,7 @@ class Lake(Protocol):
     def stream(self, source: str, target: str, checkpoint: str) -> StreamingQuery: ...
 
     def arrivals(self, target: str) -> Callable[[], None]:
-        """From now on: each call of the answer waits for the next version of the table."""
+        """Return a function. Each call of it waits for the next version of the table from now on."""
 
 
 class Alpheus:
@@ -137,7 +137,7 @@ class Delta:
 
 
 class Driver:
-    """Carries out commands: {"do": name of a method, and its arguments}."""
+    """Executes commands: {"do": name of a method, and its arguments}."""
 
     def __init__(self, spark: SparkSession, lake: Lake, directory: Path) -> None:
         self._spark, self._lake, self._directory = spark, lake, directory
@@ -155,7 +155,7 @@ class Driver:
         self._lake.create(name, self._rows(0, rows, files))
 
     def append(self, name: str, rows: int, count: int) -> dict[str, Any]:
-        """Seconds of each of `count` appends of so many rows, in one file each."""
+        """Return the seconds of each of `count` appends of `rows` rows, in one file each."""
         spent = []
         for _ in range(count):
             df = self._rows(self._sent, rows, 1)
@@ -164,7 +164,7 @@ class Driver:
         return {"seconds": spent}
 
     def merge(self, name: str, rows: int, every: int, number: int) -> dict[str, Any]:
-        """Of a table of so many rows one in `every` gets other values."""
+        """Change one row in `every` of a table of `rows` rows."""
         keys = self._spark.range(number, rows, every, 2).selectExpr(
             "id", "-1L AS customer", f"{number}.5D AS v", "'new' AS note"
         )
@@ -174,7 +174,7 @@ class Driver:
         return {"version": self._lake.version(name)}
 
     def total(self, name: str, version: int | None) -> dict[str, Any]:
-        """A read of one column, at a version: the frame is made, and the query run."""
+        """Read one column at a version: make the frame and run the query."""
         found: list[Any] = []
 
         def read() -> None:
@@ -184,12 +184,12 @@ class Driver:
         return {"seconds": [_seconds(read)], "rows": found[0][0], "sums": [found[0][1], found[0][2]]}
 
     def stream(self, name: str, target: str, count: int, warm_up: int) -> dict[str, Any]:
-        """Seconds from the answer of an append to the arrival of its row downstream, one after the other."""
+        """Return the seconds from the answer of an append to the arrival of its row downstream, one after the other."""
         wait = self._lake.arrivals(target)
         query = self._lake.stream(name, target, (self._directory / f"checkpoint-{target}").as_uri())
         spent = []
         try:
-            wait()  # for the rows that the source had before
+            wait()  # for the rows that the source already had
             for _ in range(count + warm_up):
                 with ThreadPoolExecutor(1) as watcher:
                     arrival = watcher.submit(lambda: (wait(), time.perf_counter())[1])

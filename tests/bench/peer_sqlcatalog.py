@@ -1,4 +1,4 @@
-"""The client program of PyIceberg's SqlCatalog over SQLite; runs in .cache/peers. See bench_peers.py."""
+"""The client program of PyIceberg's SqlCatalog over SQLite, which runs in .cache/peers. See bench_peers.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_catalog(directory: str) -> SqlCatalog:
 
 
 def handle(command: dict[str, Any]) -> dict[str, Any]:
-    catalogs = [open_catalog(command["address"]) for _ in range(command["clients"])]  # one a thread
+    catalogs = [open_catalog(command["address"]) for _ in range(command["clients"])]  # one for each thread
     if command["operation"] == "exists":
         for index, catalog in enumerate(catalogs):
             catalog.create_table(f"n0.{command['tag']}_{index}", SCHEMA)
@@ -44,7 +44,7 @@ def handle(command: dict[str, Any]) -> dict[str, Any]:
                     assert catalog.table_exists(f"n0.{command['tag']}_{index}")
                 window.done(started)
                 number += 1
-        except Exception as failure:  # told by the main thread
+        except Exception as failure:  # the main thread reports it
             failures.append(failure)
 
     threads = [threading.Thread(target=client, args=(index,)) for index in range(command["clients"])]
@@ -54,7 +54,7 @@ def handle(command: dict[str, Any]) -> dict[str, Any]:
         thread.join()
     for catalog in catalogs:
         catalog.engine.dispose()
-    if failures:  # a client that fails stops there: the figure is of those that are left
+    if failures:  # a failed client stops, so the figure is of the remaining clients
         print(
             f"SqlCatalog: {len(failures)} of {command['clients']} clients failed: {failures[0]!r}", flush=True
         )

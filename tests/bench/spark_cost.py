@@ -1,5 +1,7 @@
-"""What an operation of a Spark driver costs beside another: wall clock, and CPU seconds of all processes that take
-part, which is the figure that other programs on the machine change least."""
+"""The costs of operations of a Spark driver, side by side: wall clock, and CPU seconds of all processes that take part.
+
+Other programs on the machine affect the CPU seconds least.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ import psutil
 
 
 class Cost(NamedTuple):
-    """Seconds."""
+    """Times in seconds."""
 
     wall: float
     cpu: float
 
 
 class Meter:
-    """Measures what trees of processes spend: by default this process and all that it started."""
+    """Measures the costs of process trees, by default of this process and all that it started."""
 
     def __init__(self, *roots: psutil.Process) -> None:
         self._roots = roots or (psutil.Process(),)
@@ -33,7 +35,7 @@ class Meter:
         started = time.perf_counter()
         operation()
         wall = time.perf_counter() - started
-        after = sum(map(_cpu_seconds, known))  # before the tree is walked again, which costs, too
+        after = sum(map(_cpu_seconds, known))  # before the next walk of the tree, which also costs time
         return Cost(wall, after + sum(map(_cpu_seconds, self._tree() - known)) - before)
 
     def _tree(self) -> set[psutil.Process]:
@@ -49,7 +51,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 
 class Costs(NamedTuple):
-    """Of one arm, over the rounds."""
+    """The costs of one arm over the rounds."""
 
     all: Sequence[Cost]
 
@@ -78,8 +80,8 @@ def compare(
     meter: Meter,
     after: Callable[[], object] = lambda: None,
 ) -> dict[str, Costs]:
-    """Run each arm once a round, in random order, and print a line for each; the first is what the others are set
-    beside. `after`: run after each, not measured."""
+    """Run each arm once a round in random order, and print a line for each. The others are compared with the first
+    arm. `after` runs after each arm and is not measured."""
     found: dict[str, list[Cost]] = {name: [] for name in arms}
     for number in range(warm_up + rounds):
         for name in random.sample(list(arms), len(arms)):
@@ -104,7 +106,7 @@ def ratio(ours: Cost, theirs: Cost) -> str:
 
 
 def verdict(what: str, ours: Costs, theirs: Costs, at_most: float) -> bool:
-    """Print whether a line was met: CPU seconds, the median."""
+    """Print whether the required ratio of median CPU seconds was met, and return it."""
     found = ours.median.cpu / max(theirs.median.cpu, 0.005)
     met = found <= at_most
     print(

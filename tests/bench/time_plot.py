@@ -1,4 +1,4 @@
-"""Lines over time, one panel above the other, as an SVG file that a page shows as it is."""
+"""Lines over time, one panel above the other, as an SVG file that a page can show directly."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ def time_plot(
     shaded: tuple[float, float, str],
     lowest: Mapping[str, float],
 ) -> str:
-    """`panels`: by label of the y axis, lines by label, the same ones in each: points of ascending x, from 0 on. Later
-    ones lie under earlier ones. `shaded`: from, to, and what was then. `lowest`: of panels whose y axis is logarithmic,
-    where it begins; what is less lies there."""
+    """Return the plot.
+
+    - `panels`: lines by label, by label of the y axis, with the same lines in each panel. Points ascend in x from 0.
+      Later lines are drawn under earlier ones.
+    - `shaded`: start, end and label of a time.
+    - `lowest`: the start of the y axis of panels with a logarithmic one. Smaller values are drawn there.
+    """
     right = max(points[-1][0] for lines in panels.values() for points in lines.values())
     height = TOP + len(panels) * (PANEL + GAP) - GAP + BOTTOM
 
@@ -78,7 +82,7 @@ def time_plot(
 
 
 def ticks(highest: float, count: int) -> list[float]:
-    """0 and round numbers in equal steps, about `count`; the last is not below `highest`."""
+    """Return 0 and about `count` round numbers in equal steps. The last one is not below `highest`."""
     rough = max(highest, 1e-9) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
@@ -86,6 +90,6 @@ def ticks(highest: float, count: int) -> list[float]:
 
 
 def powers(lowest: float, highest: float) -> list[float]:
-    """Powers of ten between both; one at least."""
+    """Return the powers of ten between both, and at least one."""
     first = math.ceil(math.log10(lowest) - 1e-9)
     return [10.0**power for power in range(first, max(first, math.floor(math.log10(highest))) + 1)]
