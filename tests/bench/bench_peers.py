@@ -142,7 +142,7 @@ def warm_up(peer: str, run: Callable[[Key, float], Cell]) -> None:
     print(f"{peer} is warm after rates of {', '.join(f'{rate:.0f}' for rate in rates)}", file=sys.stderr)
 
 
-# --- output ------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------
 
 
 def ratio_table(cells: dict[Key, Cell], operation: str) -> list[str]:

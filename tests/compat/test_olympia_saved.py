@@ -1,5 +1,5 @@
 """Distributed transactions that the Java SDK saved are listed and removed, and never resumed. Versions without
-recorded actions are answered from the history of the catalog."""
+recorded actions are compared with each other to find the past changes of a catalog."""
 
 from __future__ import annotations
 

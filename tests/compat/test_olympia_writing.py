@@ -205,7 +205,7 @@ async def test_events_go_on_over_what_others_wrote(name: str, goldens: Any, in_m
     assert live == {n: path for n, (path, _) in (await content_of(journal)).items()}
 
 
-# --- definitions keep unknown fields -----------------------------------------------------------------
+# --- definitions keep unknown fields ---------------------------------------------------------------
 
 
 async def test_a_table_of_the_sdk_keeps_its_iceberg_metadata(goldens: Any, in_memory: Copy) -> None:

@@ -212,7 +212,7 @@ def write_kinds(catalog: Catalog) -> None:
     catalog.compact("lake.kinds")
 
 
-# --- expected contents -------------------------------------------------------------------------------
+# --- expected contents -----------------------------------------------------------------------------
 
 
 def plain(value: object) -> object:

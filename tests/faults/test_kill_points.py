@@ -41,7 +41,7 @@ HITS_MAX = 12
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory if possible: a kill loses no page of the kernel, and a disk only takes time."""
+    """Yield a folder in memory if possible: a kill loses no page of the kernel, and a disk only takes time."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix="alpheus-kills-", dir=place))
     yield path

@@ -296,7 +296,7 @@ async def lone_commits(machine: Machine, rounds: int) -> None:
 
 
 async def groups(machine: Machine, rounds: int) -> None:
-    """Groups: several definitions and nodes in one version."""
+    """Commit several definitions and nodes in one version."""
     catalog = await Catalog.make(machine, versions=4)
     lake = catalog.lake
     for number in range(rounds):
@@ -356,7 +356,7 @@ async def puts_and_deletes(machine: Machine, rounds: int) -> None:
 
 
 async def rows(machine: Machine, rounds: int) -> None:
-    """Rows: data files that another program wrote, their manifest segment, and the commit that names it."""
+    """Store data files of another program and their manifest segment, and commit the segment."""
     catalog = await Catalog.make(machine, versions=1)
     lake, journal = catalog.lake, catalog.journal
     create = lake.table("base0", "t")
@@ -387,7 +387,7 @@ async def rows(machine: Machine, rounds: int) -> None:
 
 
 async def a_reader(machine: Machine, rounds: int) -> None:
-    """A process reads the head at every step of the writer, and the versions that it was shown stay."""
+    """Let a process read the head at every step of the writer. The versions that the process sees must stay."""
     catalog = await Catalog.make(machine)
     watch(machine, machine.storage())
     for number in range(rounds):

@@ -39,7 +39,7 @@ COMMITS = 2
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory if possible: a kill loses no page of the kernel, and a disk only takes time."""
+    """Yield a folder in memory if possible: a kill loses no page of the kernel, and a disk only takes time."""
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
     path = Path(tempfile.mkdtemp(prefix="alpheus-upkeep-", dir=place))
     yield path

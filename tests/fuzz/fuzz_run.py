@@ -447,8 +447,7 @@ def replay_corpus() -> int:
                 cap_memory(TARGETS[name])
                 for path in files:
                     if path.parent.name == name:
-                        # The name is written before the input runs, so that the last line tells which input ended the
-                        # process.
+                        # The name is written first, so that the last line names the input that ended the process.
                         os.write(1, f"{path.relative_to(CORPUS)} ".encode())
                         os.write(1, judge(TARGETS[name], kept(path)).encode() + b"\n")
                 code = 0

@@ -1,12 +1,12 @@
-"""Fault rows 49 to 51: hostile bytes are refused or keep every promise; the process survives, and memory is capped.
+"""Fault rows 49 to 51: hostile bytes are refused or keep every promise. The process survives, and memory is capped.
 
 - Row 49: Arrow files that are malformed, are bombs, or give wrong lengths and offsets.
 - Row 50: nested or amplified protobuf.
 - Row 51: pointers that leave the prefix.
 
-Row 52 (cyclic and endless trees) is in test_hostile_trees.py. The work is done by fuzz_run.py in forked children; its
-docstring explains how to replay a failure. A full run resumes where the last one was stopped:
-`.cache/fuzz/full.progress` records what has passed, as long as the code is the same.
+Row 52 (cyclic and endless trees) is in test_hostile_trees.py. The work is done by fuzz_run.py in forked children. The
+docstring there explains how to replay a failure. A full run resumes where the last one was stopped, because
+`.cache/fuzz/full.progress` records what has passed. A change of the code makes the record invalid.
 """
 
 from __future__ import annotations

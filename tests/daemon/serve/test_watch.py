@@ -493,7 +493,7 @@ async def test_messages_are_shared_by_who_is_so_far_behind(behind: int, shared: 
 
 
 async def test_events_that_were_made_leave_no_locks_behind() -> None:
-    """The lock that waiters of one event share is released with the last waiter, whether the event was encoded or
+    """The lock that waiters of one event share is dropped with the last waiter, whether the event was encoded or
     not."""
 
     def locks() -> int:
@@ -735,7 +735,7 @@ def test_nobodys_pattern_holds_up_the_others() -> None:
     assert not hostile.matches(table_name("a" * 500, "a" * 500))
 
 
-# --- through a journal: rows of the fault table ---------------------------------------------------------
+# --- through a journal: rows of the fault matrix ---------------------------------------------------
 
 
 async def log_of(hub: Hub, query: EventsQuery) -> list[int]:

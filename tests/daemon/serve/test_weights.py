@@ -197,7 +197,7 @@ def test_a_request_splits_into_what_it_was() -> None:
         assert again.SerializeToString(deterministic=True) == whole.SerializeToString(deterministic=True)
 
 
-# --- the largest valid requests ------------------------------------------------------------------------
+# --- the largest valid requests --------------------------------------------------------------------
 
 
 def honest_request(operations: int, *, reads: int = 0) -> pb.CommitRequest:
@@ -310,7 +310,7 @@ def test_the_largest_honest_questions_pass() -> None:
     )
 
 
-# --- small requests that decode to much ----------------------------------------------------------------
+# --- small requests that decode to much ------------------------------------------------------------
 
 SPREAD = 350_000
 """The number of empty columns, spread over operations so that no single operation has too many."""

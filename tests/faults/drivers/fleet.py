@@ -96,7 +96,7 @@ class Daemon:
         settings: Mapping[str, object] | None = None,
         program: Sequence[str] = ("-m", "alpheus_daemon"),
     ) -> None:
-        """`program`: arguments of Python."""
+        """Make a stopped daemon. `program` has the arguments of Python."""
         self.name = name
         self.program = program
         self.url = url
@@ -217,7 +217,7 @@ class Daemon:
         return {name: float(value) for name, _, value in pairs}
 
 
-# --- answers to clients --------------------------------------------------------------------------------
+# --- answers to clients ----------------------------------------------------------------------------
 
 
 class Asked(msgspec.Struct):
@@ -457,7 +457,7 @@ class Subscriber:
                 await asyncio.sleep(0.05)
 
 
-# --- faults --------------------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------
 
 
 class Act(NamedTuple):

@@ -4,9 +4,9 @@
 
 A file in FOLDER orders one kill. Each file exists for each stage, as in `kill-staged-totals`:
 
-- `kill-staged` kills the driver after the stage's outputs are staged;
-- `kill-committed` kills the driver right after the stage's commit;
-- `kill-worker` kills a Python worker in the middle of its rows;
+- `kill-staged` kills the driver after the stage's outputs are staged.
+- `kill-committed` kills the driver right after the stage's commit.
+- `kill-worker` kills a Python worker in the middle of its rows.
 - `kill-daemon`, which holds a process id, kills the daemon right before the stage's commit.
 
 The driver prints one JSON line for each result.
