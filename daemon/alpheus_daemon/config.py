@@ -493,7 +493,7 @@ def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:
 
 
 def _overlap(listen: str, other: str) -> bool:
-    """Whether a second listener cannot have its address because of the first."""
+    """Return whether a second listener cannot have its address because of the first."""
     (host, port), (other_host, other_port) = parse_listen(listen), parse_listen(other)
     if port != other_port or port <= 0:
         return False
@@ -502,7 +502,7 @@ def _overlap(listen: str, other: str) -> bool:
 
 
 def is_local(listen: str) -> bool:
-    """Whether other machines cannot reach a listener."""
+    """Return whether other machines cannot reach a listener."""
     host, port = parse_listen(listen)
     if port < 0 or host == "localhost":
         return True

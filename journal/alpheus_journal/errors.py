@@ -219,7 +219,7 @@ class InvalidInput(AlpheusError):
 
 
 class Expired(AlpheusError):
-    """That part of the history was deleted. `oldest` is the oldest version that is kept, where known."""
+    """The requested part of the history was deleted. `oldest` is the oldest version that is kept, where known."""
 
     default_kind = "version_expired"
 

@@ -44,13 +44,13 @@ def shown_host(netloc: str) -> str:
 
 
 def has_scheme(text: str) -> bool:
-    """Whether `text` begins like a URL, with a scheme and `://`."""
+    """Return whether `text` begins like a URL, with a scheme and `://`."""
     return _SCHEME.match(text) is not None
 
 
 def has_bare_option(query: str) -> bool:
-    """Whether the query of a URL holds an item without `=`. Such an item is not an option, may be a secret, and must
-    not be repeated."""
+    """Return whether the query of a URL holds an item without `=`. Such an item is not an option, may be a secret, and
+    must not be repeated."""
     return any("=" not in item for item in query.split("&") if item)
 
 

@@ -1,4 +1,4 @@
-"""What the command line prints: answers as aligned text or as JSON, errors, and the exit statuses.
+"""The output of the command line: answers as aligned text or as JSON, errors, and the exit statuses.
 
 Standard output carries the answer and nothing else. Text from a catalog may contain any characters, so control
 characters are escaped in tables. JSON carries text unchanged.

@@ -46,7 +46,7 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.wire import positions as rules
 
 LEAVE_SECONDS_MAX = 5.0
-"""How long `close` tries to release the turn."""
+"""The longest time that `close` tries to release the turn."""
 
 
 class AsyncSubscription(AsyncClosing):

@@ -54,7 +54,7 @@ from alpheus_journal.workspace.checks import no_namespace
 MEASURE_SECONDS = 1.0
 """Interval at which the replica asks for the head, to measure its lag."""
 MEASURE_STALENESS_SECONDS = 0.5
-"""How stale that answer may be, so that a daemon need not read storage for each replica."""
+"""The greatest age of that answer, so that a daemon need not read storage for each replica."""
 HEADS_MAX = 1000
 LOADED_AT_ONCE = 1000
 
@@ -119,7 +119,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
 
     @property
     def error(self) -> AlpheusError | None:
-        """Why the replica does not follow the log at present; None means that it does. Unless the replica has ended,
+        """The reason why the replica does not follow the log now; None while it follows. Unless the replica has ended,
         reads continue with what was copied."""
         return self._ended or self._error or self._unmeasured
 

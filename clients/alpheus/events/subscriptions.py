@@ -34,7 +34,7 @@ LATEST = "latest"
 
 
 class SubscriptionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer asks of its subscription. None means that the consumer leaves the value open."""
+    """The values that a consumer asks for. None means that the consumer leaves the value open."""
 
     namespaces: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a table was called before, and what it is called now, as the log tells."""
+"""The former names of a table, and its name now, as the log records them."""
 
 from __future__ import annotations
 

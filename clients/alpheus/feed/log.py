@@ -1,4 +1,4 @@
-"""What feeds read of a catalog: events, recorded transactions and table definitions, with operations as classes.
+"""The reads of feeds: events, recorded transactions and table definitions, with operations as classes.
 
 `Catalog.events` and `Catalog.log` return the same to users, as plain dicts and names.
 """

@@ -41,8 +41,8 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class VersionStep(msgspec.Struct, frozen=True):
-    """What one version did to the table. `base` is an earlier version at which the table existed. `is_last` says that
-    the table does not exist after this version."""
+    """The changes of one version to the table. `base` is an earlier version at which the table existed. `is_last` says
+    that the table does not exist after this version."""
 
     version: int
     sets: tuple[ChangeSet, ...]

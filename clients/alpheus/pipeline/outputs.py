@@ -21,7 +21,7 @@ from alpheus_journal.model.answers import LogEntry
 from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 
 Reader = Transaction | Snapshot
-"""What a run reads entries with: its transaction, or a snapshot, which records no reads."""
+"""The reader of a run's entries: the run's transaction, or a snapshot, which records no reads."""
 
 
 class Outputs:

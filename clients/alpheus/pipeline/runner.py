@@ -57,14 +57,14 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import AdvancePipeline, Read
 
 CONFLICTS_MAX = 20
-"""How often a run is tried again after a conflict over an output, before the conflict counts as a failure."""
+"""The number of retries after a conflict over an output, before the conflict counts as a failure."""
 CONFLICT_PAUSE_SECONDS_MAX = 1.0
 OUTAGE_PAUSE_SECONDS_MAX = 5.0
 BACKOFF_SECONDS_MAX = 3600.0
 POLL_SECONDS = 0.2
-"""How often `serve` checks its `stop` event, if it has one."""
+"""The interval at which `serve` checks its `stop` event, if it has one."""
 LEASE_LOOK_SECONDS = 1.0
-"""How often a runner that waits for another runner's lease looks again."""
+"""The interval at which a runner that waits for another runner's lease looks again."""
 _UNDROPS = frozenset({"TABLE_UNDROP", "NAMESPACE_UNDROP"})
 
 

@@ -46,7 +46,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has to do. Inputs are read at `version`, which was committed at `created_at`; outputs are those of the
+    """The work of one run. Inputs are read at `version`, which was committed at `created_at`; outputs are those of the
     version at which the transaction began."""
 
     version: int
@@ -543,7 +543,7 @@ def _with_key(
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in the triggering inputs, and the `version` that the run reads.
+    """The changes of the triggering inputs, and the `version` that the run reads.
 
     `changes` has for each input its changes, or None for all rows; `begins` the version after which a list begins;
     `trails` the trails of the tables, as of the last event read.

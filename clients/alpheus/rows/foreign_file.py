@@ -85,7 +85,8 @@ def absolute(path: object) -> str:
 
 
 def _may_hold_secret(query: str) -> bool:
-    """Whether a query may hold a secret, also inside a URL that is the value of an option and is escaped once more."""
+    """Return whether a query may hold a secret, also inside a URL that is the value of an option and is escaped once
+    more."""
     texts = [query, *(text for option in parse_qsl(query, keep_blank_values=True) for text in option)]
     for text in texts:
         while (decoded := unquote(text)) != text:

@@ -477,7 +477,7 @@ class RemoteAccess:
             raise self._failure(error, size=request.ByteSize()) from None
 
     def is_connected(self) -> bool:
-        """Whether the connection is open, as far as this process knows."""
+        """Return whether the connection is open, as far as this process knows."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def ready(self) -> None:

@@ -48,7 +48,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
 
     @property
     def info(self) -> VersionInfo:
-        """When the version was created, and the token from which events after the version can be followed."""
+        """The time of the version, and the token from which events after the version can be followed."""
         return self._at
 
     @property

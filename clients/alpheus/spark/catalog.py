@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 ATTEMPTS_MAX = 1000
 HELD_VERSIONS_MAX = 16
-"""How many versions a SparkCatalog leases: the last ones from which frames were made."""
+"""The greatest number of versions that a SparkCatalog leases: the last ones from which frames were made."""
 
 
 def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:

@@ -99,6 +99,6 @@ class Replica(Shown, SyncPinnedReads, Closing):
 
     @property
     def error(self) -> AlpheusError | None:
-        """Why the replica does not follow the log at present; None means that it does. Unless the replica has ended,
+        """The reason why the replica does not follow the log now; None while it follows. Unless the replica has ended,
         reads continue with what was copied."""
         return self._core.error

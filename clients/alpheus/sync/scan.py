@@ -136,7 +136,7 @@ class Scan(Shown):
 
 
 class SyncPinnedReads(SyncReads):
-    """What is read at one version; see `alpheus.session.pinned_reads.PinnedReads`."""
+    """Reads at one version; see `alpheus.session.pinned_reads.PinnedReads`."""
 
     @abc.abstractmethod
     def _reads(self) -> PinnedReads: ...

@@ -194,12 +194,13 @@ class _Adopter:
         return True
 
     def _has_ids_and_names(self, metadata: pq.FileMetaData) -> bool:
-        """Whether the file's columns have both the ids and the names of the table's columns. Ids alone are not enough:
-        other writers number columns in their own way, and readers look up statistics of files by name."""
+        """Return whether the file's columns have both the ids and the names of the table's columns. Ids alone are not
+        enough: other writers number columns in their own way, and readers look up statistics of files by name."""
         return _same_ids(list(metadata.schema.to_arrow_schema()), self._table.columns, named=True)
 
     def _is_own(self, metadata: pq.FileMetaData) -> bool:
-        """Whether the file was written for this table. The table's columns may have had other names at that time."""
+        """Return whether the file was written for this table. The table's columns may have had other names at that
+        time."""
         return (metadata.metadata or {}).get(b"alpheus.table_id") == self._table.id.encode() and _same_ids(
             list(metadata.schema.to_arrow_schema()), self._table.columns, named=False
         )
@@ -218,7 +219,7 @@ def _as_inserted(column: Column) -> Column:
 
 
 def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column], named: bool) -> bool:
-    """Whether each field has the id of one of the columns and, with `named`, also its name."""
+    """Return whether each field has the id of one of the columns and, with `named`, also its name."""
     by_id = {column.id: column for column in columns}
     for field in fields:
         column = by_id.get(field_id(field) or 0)
@@ -250,7 +251,7 @@ def _inner(kind: pa.DataType, column: Column) -> list[tuple[pa.Field, Column]]:
 
 
 def _misses_default(fields: Iterable[pa.Field], columns: Sequence[Column]) -> bool:
-    """Whether a file lacks a column whose default for existing rows differs from its default for inserts."""
+    """Return whether a file lacks a column whose default for existing rows differs from its default for inserts."""
     by_id = {field_id(field): field for field in fields}
     return any(
         column.write_default != column.initial_default

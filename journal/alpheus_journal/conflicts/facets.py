@@ -64,7 +64,7 @@ _CHILDREN_OF_CATALOG = (Kind.NAMESPACE, Kind.PIPELINE)
 
 
 class Aspect(enum.StrEnum):
-    """What a committed action changed in an object. Brackets hold the `detail` and `value` of the Touch."""
+    """The part of an object that a committed action changed. Brackets hold the `detail` and `value` of the Touch."""
 
     CREATED = "created"
     DROPPED = "dropped"  # or renamed away
@@ -89,7 +89,7 @@ class Aspect(enum.StrEnum):
 
 
 class Stake(enum.StrEnum):
-    """What a transaction has at stake. First the needs of its operations, then what its reads saw."""
+    """A claim of a transaction. First come the needs of its operations, then the results of its reads."""
 
     FREE_NAME = "free name"
     OBJECT = "object"  # still exists, with the same definition

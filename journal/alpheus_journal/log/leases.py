@@ -30,11 +30,11 @@ LEASE_MILLIS_MIN = 1_000
 LEASE_MILLIS_MAX = 86_400_000
 HOLDER_SIZE_BYTES_MAX = 1024
 RENEWALS_IN_LEASE = 3
-"""How many times a holder renews during the duration of one lease."""
+"""The number of times that a holder renews during the duration of one lease."""
 RESOLUTION_MILLIS = 1_000
 """The resolution of a store's times: some stores have whole seconds, rounded up or down."""
 REMOVAL_SECONDS_MAX = 5.0
-"""How long a holder tries to remove a lease that it gives up, before it leaves the lease to run out."""
+"""The longest time that a holder tries to remove a lease that it gives up, before it leaves the lease to run out."""
 READ_AT_ONCE = 16
 
 _DECIMAL = re.compile(r"[1-9]\d{0,15}")
@@ -262,8 +262,8 @@ class Held:
             self._accept(modified, ended)
 
     def _continues(self, modified_at_millis: int, ended: float) -> bool:
-        """Whether a write came while the previous write still bound every collector. `modified_at_millis` is its time
-        by the store, and at `ended`, by this machine's clock, it was stored.
+        """Return whether a write came while the previous write still bound every collector. `modified_at_millis` is its
+        time by the store, and at `ended`, by this machine's clock, it was stored.
 
         Each of the two store times may be wrong by the store's resolution. By the first rule a write in time is never
         called late, and an accepted write is at most two resolutions late. Some stores report when a write began, not

@@ -61,7 +61,7 @@ class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The time since which the answering process serves the content of a checkpoint that it has not compared with the
     tree yet; 0 when it does not."""
     head_ahead_millis: int = 0
-    """How far the head's time is ahead of the answering process's clock; 0 when it is not ahead, or less than 60 s."""
+    """The lead of the head's time over the answering process's clock; 0 when it is not ahead, or less than 60 s."""
 
 
 class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,8 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Why a definition cannot be read: its file is missing or too large, or its path is not a definition's path."""
+    """The reason why a definition cannot be read: its file is missing or too large, or its path is not a definition's
+    path."""
 
     kind: str
     message: str
@@ -221,7 +222,7 @@ class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one epoch of a subscription has read (FORMAT.md, "Subscriptions"). `beat` grows with each write. `token`
+    """The progress of one epoch of a subscription (FORMAT.md, "Subscriptions"). `beat` grows with each write. `token`
     names the version before `next_version`, empty when unknown. `released` means that the holder has left."""
 
     subscription_id: str

@@ -424,8 +424,8 @@ _MESSAGES: dict[Kind, Any] = {
 
 
 def is_message(kind: Kind, data: bytes) -> bool:
-    """Whether protobuf accepts the stored bytes as a message of `kind`. This takes microseconds, and rejects most files
-    that were cut."""
+    """Return whether protobuf accepts the stored bytes as a message of `kind`. This takes microseconds, and rejects
+    most files that were cut."""
     if kind not in _MESSAGES:
         return True
     try:

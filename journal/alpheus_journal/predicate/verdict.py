@@ -1,4 +1,4 @@
-"""What is known of a predicate on all rows of a file, from the file's statistics (FORMAT.md, "Predicates")."""
+"""Judge a predicate on all rows of a file by the file's statistics (FORMAT.md, "Predicates")."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from alpheus_journal.tables.data_file import DataFile
 
 
 class Verdict(enum.Enum):
-    """What is known of a predicate on all rows of a file."""
+    """The value of a predicate on all rows of a file, as far as known."""
 
     NEVER = "never"  # TRUE on no row, or the file has no rows
     MAYBE = "maybe"

@@ -131,7 +131,8 @@ class Follower:
         self._fresh_at = -math.inf  # the loop's time at which the known head was last the newest version
         self._verified_at: float | None = None  # by the loop's time; None: not since the head's root was read
         self.damage: Corrupt | None = None
-        """Why the head cannot be read. The log was opened at an older version then, and nothing is written."""
+        """The reason why the head cannot be read. The log was opened at an older version then, and nothing is
+        written."""
         self.around: Around | None = None
         """The findings of the last look around the head. None means that no look has taken place."""
         self._replaced: tuple[str, int] | None = None  # why history differs, and the version
@@ -236,11 +237,11 @@ class Follower:
                 at_once = 1
 
     def is_fresh(self, seconds: float) -> bool:
-        """Whether the known head was the newest version at some moment within the last `seconds`."""
+        """Return whether the known head was the newest version at some moment within the last `seconds`."""
         return asyncio.get_running_loop().time() - self._fresh_at < seconds
 
     def is_fresh_since(self, moment: float) -> bool:
-        """Whether the known head was the newest version at `moment` (the loop's time) or later."""
+        """Return whether the known head was the newest version at `moment` (the loop's time) or later."""
         return self._fresh_at >= moment
 
     @property
@@ -293,7 +294,8 @@ class Follower:
 
     @property
     def doubt(self) -> Corrupt | None:
-        """Why nothing may be written although the head can be read, as last found; None when nothing disagrees.
+        """The reason why nothing may be written although the head can be read; None when the last check found no
+        reason.
 
         The kind is `head_missing`, or `history_replaced` for a hole in the log.
         """
@@ -380,7 +382,7 @@ class Follower:
         return self.head.version >= version
 
     def _is_own(self, version: int) -> bool:
-        """Whether this process is publishing `version`."""
+        """Return whether this process is publishing `version`."""
         return self._own is not None and self._own[0] == version
 
     async def take(self, version: int, count: int = 1) -> None:

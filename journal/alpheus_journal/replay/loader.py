@@ -152,20 +152,21 @@ class Replay:
         self.last_checkpoint: CheckpointInfo | None = None
         self.last_drift: Drift | None = None
         self.invalid_reason = ""
-        """How memory was found to differ from the tree. While this is set, reads go to the tree."""
+        """The difference that was found between memory and the tree. While this is set, reads go to the tree."""
         self.lost = ""
-        """Why the state in memory was lost. While this is set, reads go to the tree."""
+        """The reason why the state in memory was lost. While this is set, reads go to the tree."""
         self.lacks_checkpoint = False
         """Whether all checkpoints were deleted and this process has written none since."""
         self.serves_unverified = False
         """Whether reads may use a checkpoint's content before it is compared with the tree. The owner then has to call
         `verify` soon. Otherwise reads go to the tree until `verify` has finished."""
         self.unverified_since_millis = 0
-        """When memory was loaded from a checkpoint that is not compared yet. 0 means that nothing is unverified."""
+        """The time at which memory was loaded from a checkpoint that is not compared yet. 0 means that nothing is
+        unverified."""
         self.generation = 0
         """Grows whenever memory is dropped or put in place, as its content may change for a known version."""
         self.last_failure = ""
-        """Why the last merge in the background failed. Empty means that it succeeded."""
+        """The reason why the last merge in the background failed. Empty means that it succeeded."""
         self._is_wanted = False  # whether the state was in memory once, so that it is to come back
         self._rebasing = asyncio.Lock()
         self._compacting = asyncio.Lock()

@@ -146,8 +146,8 @@ def _expected_value(name: str, value: str) -> str:
 
 
 def is_endpoint(url: str) -> bool:
-    """Whether `url` names a server, perhaps with a path, and nothing else. The client libraries notice a wrong URL
-    late, and one of them panics."""
+    """Return whether `url` names a server, perhaps with a path, and nothing else. The client libraries notice a wrong
+    URL late, and one of them panics."""
     try:
         parts = urlsplit(url)
         port = parts.port

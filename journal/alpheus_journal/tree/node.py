@@ -81,7 +81,7 @@ class NodeFile(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def looks_foreign(self, order: int) -> bool:
-        """Whether other software must have written the node: a node of ours is padded to the order and has no
+        """Return whether other software must have written the node: a node of ours is padded to the order and has no
         defect."""
         return bool(self.defects or self.defects_of_order(order))
 

@@ -90,7 +90,7 @@ _IN_USE: dict[tuple[str, str], frozenset[str]] = {
     | {"after", "start", "startingversion", "maxversionspertrigger", "outageseconds"},
     ("write", "rows"): frozenset(),
 }
-"""Which options have an effect in which use, besides those that name the catalog and the table."""
+"""Options that have an effect in each use, besides those that name the catalog and the table."""
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mode"})
 _VERSION = re.compile(r"-?[0-9]+")
 _WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.ASCII)

@@ -1,4 +1,4 @@
-"""What an update sets: a user's expressions, checked, and computed as by Spark's own UPDATE."""
+"""The assignments of an update: a user's expressions, checked, and computed as by Spark's own UPDATE."""
 
 from __future__ import annotations
 

@@ -357,7 +357,7 @@ class Author:
         return await self.contents.visible(await self.table(), self.overlay)
 
     async def is_plain(self) -> bool:
-        """Whether no row has a level."""
+        """Return whether no row has a level."""
         return all(row.level == LEVEL_BEFORE for row in await self.visible())
 
     async def run(self, operation: Operation, label: str) -> None:
