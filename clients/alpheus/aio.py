@@ -85,7 +85,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import Storage, open_storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         self.admin = AsyncAdmin(session)
 
     def _title(self) -> str:
-        return shown(self.url)
+        return redact_url(self.url)
 
     def _facts(self) -> Facts:
         # Only facts that the client has in memory: showing a catalog takes no time, and never fails.
@@ -584,7 +584,7 @@ async def connect(
     url = catalog_url(url)
     if scheme_of(url) == "grpcs":
         raise InvalidInput(
-            f"{shown(url)!r} asks for TLS, which this release does not support",
+            f"{redact_url(url)!r} asks for TLS, which this release does not support",
             kind="not_supported",
             hint="use grpc:// on a trusted network, or unix://",
         )
@@ -592,7 +592,7 @@ async def connect(
         return AsyncCatalog(await daemon_session(url, retry_policy, storage, staleness))
     if storage is not None:
         raise InvalidInput(
-            f"storage={shown(storage)} was given, but {shown(url)} is storage itself",
+            f"storage={redact_url(storage)} was given, but {redact_url(url)} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
     return AsyncCatalog(await journal_session(url, retry_policy, create=create, staleness=staleness))
@@ -608,7 +608,7 @@ async def create(
     url = catalog_url(url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
         raise InvalidInput(
-            f"{shown(url)!r} is a daemon, but a catalog is created on storage",
+            f"{redact_url(url)!r} is a daemon, but a catalog is created on storage",
             kind="bad_url",
             hint="give the URL of a storage, for example file:///lake",
         )

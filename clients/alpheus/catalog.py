@@ -53,7 +53,7 @@ from alpheus_journal.errors import Conflict, InvalidInput
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration, Segment
 from alpheus_journal.model.operations import Operation
 from alpheus_journal.storage import Storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
             run(self._leased.close())
 
     def _title(self) -> str:
-        return f"{self.version} of {shown(self._catalog.url)}"
+        return f"{self.version} of {redact_url(self._catalog.url)}"
 
     def _facts(self) -> Facts:
         return snapshot_facts(self._at, self.is_leased)
@@ -325,7 +325,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         self.admin = Admin(self)
 
     def _title(self) -> str:
-        return shown(self._url)
+        return redact_url(self._url)
 
     def _facts(self) -> Facts:
         return self._catalog._facts()

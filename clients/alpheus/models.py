@@ -30,7 +30,7 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.tables.columns import decode_default, paths_of, python_value, schema_of_columns
 from alpheus_journal.tables.partitions import partition_text, sort_text
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -70,7 +70,7 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     means that a clock is, or was, wrong. A difference of up to a minute counts as zero."""
 
     def _title(self) -> str:
-        return f"{self.catalog_id} at version {self.version} of {shown(self.storage_url)}"
+        return f"{self.catalog_id} at version {self.version} of {redact_url(self.storage_url)}"
 
 
 class VersionInfo(ShownStruct, frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Damage, Latest, Loaded, Page, SnapshotPart, StoredObject
 from alpheus_journal.model.definitions import Definition, TableDef
 from alpheus_journal.model.event_filter import EventFilter
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import no_namespace
 
 MEASURE_SECONDS = 1.0
@@ -90,7 +90,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._task: asyncio.Task[None] | None = None
 
     def _title(self) -> str:
-        return f"{self._version} of {shown(self._session.url)}"
+        return f"{self._version} of {redact_url(self._session.url)}"
 
     def _facts(self) -> Facts:
         return [

@@ -26,7 +26,7 @@ from alpheus_journal.model.answers import Position
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.operations import CreateSubscription, DropSubscription
-from alpheus_journal.urls import typed
+from alpheus_journal.urls import redact_input
 from alpheus_journal.wire import positions as rules
 
 LATEST = "latest"
@@ -96,8 +96,8 @@ def no_subscription(name: str, reason: str = "") -> NotFound:
     return NotFound(
         f"there is no subscription {name}{reason}",
         kind="no_subscription",
-        hint=f"create it with `alpheus subscription create {typed(name)}`, or call catalog.subscribe, which creates"
-        " a missing subscription",
+        hint=f"create it with `alpheus subscription create {redact_input(name)}`, or call catalog.subscribe, which"
+        " creates a missing subscription",
     )
 
 

@@ -27,7 +27,7 @@ from alpheus.aio import session_of
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.events.events import stored_events
-from alpheus.feed.log import pair
+from alpheus.feed.log import split_name
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
@@ -204,7 +204,7 @@ class Runner:
                 if not is_passing(error):
                     raise
                 self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
-        wanted = {ObjectName(Kind.TABLE, *pair(name)) for name in names} | {
+        wanted = {ObjectName(Kind.TABLE, *split_name(name)) for name in names} | {
             pipeline_name(self._pipeline.name)
         }
         task = run(_start_task(self._follow(after, EventFilter(actions=_UNDROPS, also=frozenset(wanted)))))

@@ -13,7 +13,7 @@ from alpheus_journal.model.answers import parse_token
 from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
-from alpheus_journal.workspace.checks import check_text, require, typed
+from alpheus_journal.workspace.checks import check_text, decode_as, require
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules
 from alpheus_journal.workspace.workspace import Workspace
@@ -85,7 +85,7 @@ def _check_start(operation: CreateSubscription | ClaimSubscription) -> None:
 
 def claim_subscription(workspace: Workspace, operation: ClaimSubscription, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = typed(name, require(workspace, name), SubscriptionDef)
+    definition = decode_as(name, require(workspace, name), SubscriptionDef)
     if (definition.id, definition.epoch, definition.position_path) != (
         operation.subscription_id,
         operation.expected_epoch,

@@ -160,7 +160,7 @@ def seconds_since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Held:
+class HeldLease:
     """A lease that this process took by `take`. The lease stays valid only while `renew` is called in time.
 
     The store's clock decides: between two renewals at most the lease's duration may pass on it. This machine's clock
@@ -335,7 +335,7 @@ async def take(
     lease_millis: int = LEASE_MILLIS_DEFAULT,
     holder: str = "",
     monotonic: Callable[[], float] = seconds_since_boot,
-) -> Held:
+) -> HeldLease:
     """Take a lease on a version. The version is known to exist at a moment after the lease was stored, so the files
     that the lease reaches are kept from then on.
 
@@ -355,7 +355,7 @@ async def take(
         lease_millis=lease_millis,
         holder=holder,
     )
-    held = Held(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
+    held = HeldLease(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
     try:
         await held.begin()
         await failpoints.reached("lease.written")

@@ -14,7 +14,7 @@ from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import RecordedTransaction, Transaction
-from alpheus_journal.urls import typed
+from alpheus_journal.urls import redact_input
 
 
 class Timestamp(msgspec.Struct, frozen=True):
@@ -267,5 +267,5 @@ def parse_token(token: str) -> tuple[str, int, str]:
     """Return (catalog id, version, commit id). Raises InvalidInput (`bad_token`) for any other text."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3 or not all(parts) or not parts[1].isdecimal() or len(token) > 200:
-        raise InvalidInput(f"{typed(token)[:80]!r} is not a resume token", kind="bad_token")
+        raise InvalidInput(f"{redact_input(token)[:80]!r} is not a resume token", kind="bad_token")
     return parts[0], int(parts[1]), parts[2]
