@@ -172,8 +172,7 @@ def subscription_name(name: str) -> ObjectName:
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """The rules by which names become keys in one catalog: limits in bytes from the catalog's definition, and its
-    dialect.
+    """The rules by which names become keys in one catalog: its limits in bytes and its dialect.
 
     With `version_digits` 32 padding is counted in bytes, with 64 in UTF-16 units as the Java SDK does (FORMAT.md,
     "Dialects"). `takes_unseen` accepts names with invisible characters, for operations recorded by an earlier release

@@ -222,8 +222,7 @@ class Journal:
 
     @property
     def doubt(self) -> Corrupt | None:
-        """The reason why nothing may be written: a sign of missing versions. None when the last check saw no such
-        sign."""
+        """The reason why nothing may be written: a sign of missing versions. None when the last check saw none."""
         return self.follower.doubt
 
     @property

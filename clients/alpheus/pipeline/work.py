@@ -46,8 +46,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of one run. Inputs are read at `version`, which was committed at `created_at`; outputs are those of the
-    version at which the transaction began."""
+    """The work of one run. Inputs are read at `version`, committed at `created_at`; outputs at the transaction's version."""
 
     version: int
     created_at: datetime
@@ -396,9 +395,8 @@ class Planner:
         for key, name in names.items():
             table = tables.get(name)
             if table is None or table.id != inputs[key].id:
-                former = split_name(
-                    name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
-                )
+                former_name = name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
+                former = split_name(former_name)
                 table = load_existing(snapshot, [former]).get(former)
             if table is None or table.id != inputs[key].id:
                 return None

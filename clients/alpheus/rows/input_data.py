@@ -299,7 +299,7 @@ def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             'name the columns, as in pyarrow.table({"name": values})',
         ) from None
     raise InvalidInput(
-        f"{type(data).__name__} is no data that can be written",
+        f"{type(data).__name__} is not data that can be written",
         hint="compute it first, with .collect()"
         if hasattr(data, "collect")
         else "give a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas or polars DataFrame,"

@@ -284,7 +284,7 @@ class Retries:
                 answer = await self._answer_from_event(transaction, event)
                 if answer is not None:
                     return answer
-                # A later version may still hold this transaction's own id, and then this is no conflict.
+                # A later version may still hold this transaction's own id, and then this is not a conflict.
                 refusal = refusal or stakes.conflict_with_event(event)
         return refusal
 

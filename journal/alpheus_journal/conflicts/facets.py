@@ -217,7 +217,7 @@ def check_reads(transaction: Transaction, keys: fmt.Keys) -> None:
         )
     for read in transaction.reads:
         if read.type not in READ_TYPES:
-            raise InvalidInput(f"{read.type[:80]!r} is no type of read", kind="not_supported")
+            raise InvalidInput(f"{read.type[:80]!r} is not a type of read", kind="not_supported")
         if read.name.kind is not Kind[read.type.partition("_")[0]]:
             raise InvalidInput(f"a read of type {read.type} cannot name {read.name}")
         if read.name.kind is Kind.CATALOG and read.name != fmt.CATALOG:

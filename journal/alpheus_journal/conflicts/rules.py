@@ -213,8 +213,8 @@ _ASPECTS: dict[Stake, tuple[Aspect, ...]] = {
 class Stakes:
     """The stakes of one transaction, ready to be compared with the touches of committed transactions.
 
-    A committed transaction with none of these `facets` is no rival: it touched nothing that is at stake, did not cancel
-    this transaction, and is not cancelled by it.
+    A committed transaction with none of these `facets` is not a rival: it touched nothing that is at stake, did not
+    cancel this transaction, and is not cancelled by it.
     """
 
     def __init__(self, transaction: Transaction) -> None:

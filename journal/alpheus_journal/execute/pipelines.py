@@ -40,7 +40,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
         )
     if not 0 <= operation.called_at_millis <= fmt.TIME_MILLIS_MAX:
         raise InvalidInput(
-            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 is no valid time"
+            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 is not a valid time"
         )
     check_properties(operation.params, "job parameters")
     _check_declaration(operation)

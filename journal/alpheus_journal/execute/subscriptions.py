@@ -29,7 +29,7 @@ def create_subscription(workspace: Workspace, operation: CreateSubscription, con
     if workspace.get(name) is not None:
         raise AlreadyExists(f"there is a {name} already", kind="subscription_exists")
     if not fmt.is_uuid(operation.subscription_id):
-        raise InvalidInput(f"subscription id {operation.subscription_id[:80]!r} is no uuid")
+        raise InvalidInput(f"subscription id {operation.subscription_id[:80]!r} is not a uuid")
     if not LEASE_MILLIS_MIN <= operation.lease_millis <= LEASE_MILLIS_MAX:
         raise InvalidInput(
             f"{name}: a lease of {operation.lease_millis} ms is outside {LEASE_MILLIS_MIN} to {LEASE_MILLIS_MAX}"

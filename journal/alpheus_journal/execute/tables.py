@@ -54,7 +54,7 @@ def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, con
     require(workspace, fmt.namespace_name(operation.namespace))
     require_vacant(workspace, name)
     if not fmt.is_uuid(operation.table_id):
-        raise InvalidInput(f"table id {operation.table_id[:80]!r} is no uuid")
+        raise InvalidInput(f"table id {operation.table_id[:80]!r} is not a uuid")
     if operation.properties:
         check_properties(operation.properties, f"properties of {name}")
     return name

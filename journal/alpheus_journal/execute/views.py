@@ -57,7 +57,7 @@ def create_view(workspace: Workspace, operation: CreateView, context: Context) -
     require(workspace, fmt.namespace_name(operation.namespace))
     require_vacant(workspace, name)
     if not fmt.is_uuid(operation.view_id):
-        raise InvalidInput(f"view id {operation.view_id[:80]!r} is no uuid")
+        raise InvalidInput(f"view id {operation.view_id[:80]!r} is not a uuid")
     view = _view_of(operation, ViewDef(id=operation.view_id), context)
     changes = Changes(workspace, operation, context)
     changes.put(name, view)
@@ -101,7 +101,7 @@ def _view_of(operation: CreateView | ReplaceView, base: ViewDef, context: Contex
     check_text(operation.dialect, f"the dialect of {name}", DIALECT_SIZE_BYTES_MAX)
     if not operation.dialect.isprintable() or not operation.dialect.strip():
         raise InvalidInput(
-            f"the dialect {operation.dialect!r} of {name} is no word", hint='give a word such as "spark"'
+            f"the dialect {operation.dialect!r} of {name} is not a word", hint='give a word such as "spark"'
         )
     if len(operation.references) > REFERENCES_MAX:
         raise InvalidInput(

@@ -102,8 +102,7 @@ class Index:
         self._fingerprint = fingerprint
         self._memory_entries_max = memory_entries_max
         self.cache_dir = ""
-        """The folder for nameless copies of stored runs that cannot be mapped in place. Empty means the system's
-        folder."""
+        """The folder for nameless copies of stored runs that cannot be mapped in place. Empty means the system's."""
         self._fresh = Gathering(head_version + 1)
         self._gatherings: list[Gathering] = []
         self._memory: list[Run] = []

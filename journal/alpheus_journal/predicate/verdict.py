@@ -167,7 +167,7 @@ def _of_column(column: Column, null: int, of_range: _OfRange, nan: int) -> _Judg
 def _bound(column: Column) -> Callable[[bytes], Any]:
     """Return a function from a stored bound, also of a narrower or wider type, to a value as `_comparable` makes it.
 
-    The function returns None, for "not known", when the bytes are no bound.
+    The function returns None, for "not known", when the bytes are not a bound.
     """
     if column.type in ("VARCHAR", "BINARY", "FIXED"):
         return lambda data: data

@@ -161,8 +161,7 @@ class Replay:
         """Whether reads may use a checkpoint's content before it is compared with the tree. The owner then has to call
         `verify` soon. Otherwise reads go to the tree until `verify` has finished."""
         self.unverified_since_millis = 0
-        """The time at which memory was loaded from a checkpoint that is not compared yet. 0 means that nothing is
-        unverified."""
+        """The time at which memory was loaded from a checkpoint that is not compared yet. 0 when nothing is unverified."""
         self.generation = 0
         """Grows whenever memory is dropped or put in place, as its content may change for a known version."""
         self.last_failure = ""
@@ -286,7 +285,7 @@ class Replay:
         for row in flat.missing:
             changes.setdefault(flat.keys.key(row), flat.path(row))
         stored = await self._definitions((key, path) for key, path in changes.items() if path is not None)
-        # A renamed object keeps its definition, which was read again because paths are no keys here.
+        # A renamed object keeps its definition, which was read again because paths are not keys here.
         return State(
             keys=follower.reader.keys,
             catalog_id=follower.catalog_id,

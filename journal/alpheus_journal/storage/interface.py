@@ -186,7 +186,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     async def delete(self, path: str) -> None:
-        """Remove a file. A missing file is no error."""
+        """Remove a file. A missing file is not an error."""
 
     # -- data files
 
