@@ -149,7 +149,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             ) from None
 
     async def close(self) -> None:
-        """Stop following. Idempotent; reads after it raise InvalidInput."""
+        """Stop following. Later reads raise InvalidInput; further calls of `close` do nothing."""
         self._end(InvalidInput("the replica was closed", hint="open another one with catalog.replica()"))
         task, self._task = self._task, None
         self._session.leave(self.close)

@@ -46,7 +46,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """The work of one run. Inputs are read at `version`, committed at `created_at`; outputs at the transaction's version."""
+    """The work of one run. Inputs are read at `version` (committed at `created_at`), outputs at the pinned version."""
 
     version: int
     created_at: datetime

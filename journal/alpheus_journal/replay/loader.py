@@ -161,7 +161,7 @@ class Replay:
         """Whether reads may use a checkpoint's content before it is compared with the tree. The owner then has to call
         `verify` soon. Otherwise reads go to the tree until `verify` has finished."""
         self.unverified_since_millis = 0
-        """The time at which memory was loaded from a checkpoint that is not compared yet. 0 when nothing is unverified."""
+        """The time at which memory was loaded from a checkpoint that is not compared yet. 0 when all is verified."""
         self.generation = 0
         """Grows whenever memory is dropped or put in place, as its content may change for a known version."""
         self.last_failure = ""
