@@ -85,7 +85,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import Storage, open_storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         self.admin = AsyncAdmin(session)
 
     def _title(self) -> str:
-        return shown(self.url)
+        return redact_url(self.url)
 
     def _facts(self) -> Facts:
         # Only facts that the client has in memory: showing a catalog takes no time, and never fails.
@@ -230,37 +230,29 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         on_begin: Callable[[str], object] | None = None,
         on_progress: Callable[[ImportProgress], object] | None = None,
     ) -> Imported:
-        """Copy a table of another system into a new native table, in one commit. With `append`, copy it into an
-        existing table.
+        """Copy a table of another system into a new native table, or with `append` into an existing one, in one commit.
 
-        `path` is a path on this machine, or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
-        `format` says what is stored there:
+        `path` is a local path, or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`). Formats:
 
-        - "parquet": a folder, a file or a pattern. Partition folders (`key=value/`) become columns of the type that
-          `partition_types` gives; without one, int32 where all values are such numbers, otherwise text. Files are
-          united by column names, with the wider type where types differ.
+        - "parquet": a folder, a file or a pattern. Partition folders (`key=value/`) become columns of the types in
+          `partition_types`; without a type, int32 where all values fit, otherwise text. Files are united by column
+          names, with the wider type where types differ.
         - "delta" (extra `delta`): a table's folder, at `version`.
-        - "iceberg" (extra `iceberg`): a metadata file, or a table's folder, of which the newest metadata file counts.
-          `version` is a snapshot id, a branch or a tag.
+        - "iceberg" (extra `iceberg`): a metadata file, or a table's folder; `version` is a snapshot id, branch or tag.
 
-        Deleted rows are not copied. A source that needs a feature which the import cannot read (column mapping,
-        equality deletes, ...) is refused; the error names the feature. `partition_by` and `sort_by` are those of
-        `create_table`; by default the import takes the source's own partition keys, where native tables have such
-        keys. A type that native tables lack becomes the next wider type. Nanoseconds become microseconds where this
-        loses nothing. Times of day and durations are refused (`bad_schema`).
+        Deleted rows are not copied. A source that needs a feature which the import cannot read is refused.
+        `partition_by` and `sort_by` are those of `create_table`; by default the table gets the source's partition
+        keys, where native tables have such keys. A type that native tables lack becomes the next wider type.
+        Nanoseconds become microseconds where this loses nothing. Times of day and durations are refused (`bad_schema`).
 
-        The import is a saved transaction; `on_begin` receives its id before anything is copied. After a crash or an
-        outage the same call with `resume` copies the remaining rows. The source must not have changed
-        (`source_changed`). A resume is possible for the catalog's `txn_ttl_millis` from the begin
-        (`transaction_expired`). An import should be done in half of that time: later, data that no version refers to
-        may be collected, and then the commit is refused (`upload_expired`). An import that cannot succeed is discarded.
+        `on_begin` receives the id of the import, a saved transaction. After a crash the same call with `resume` copies
+        the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl_millis` have passed
+        (`transaction_expired`). After half of that time the commit may be refused (`upload_expired`). An import that
+        cannot succeed is discarded. An import whose `key` has committed returns that commit (`duplicate`).
 
-        An import whose `key` has committed is not repeated; the call returns the recorded commit (`duplicate`).
-        `on_progress` is called as rows are copied. Both callbacks run in other threads; an exception of a callback
-        ends the import.
-
-        All rows pass through this process, a few row groups and files at a time. Before the commit they are counted
-        against the source's own numbers. The commit's properties (`alpheus.import.*`) name the source.
+        All rows pass through this process and are counted against the source's own numbers. The commit's properties
+        (`alpheus.import.*`) name the source. `on_progress` is called as rows are copied. Callbacks run in other
+        threads; an exception of a callback ends the import.
         """
         from alpheus.importing.copy import import_table  # few programs need it
 
@@ -592,7 +584,7 @@ async def connect(
     url = catalog_url(url)
     if scheme_of(url) == "grpcs":
         raise InvalidInput(
-            f"{shown(url)!r} asks for TLS, which this release does not support",
+            f"{redact_url(url)!r} asks for TLS, which this release does not support",
             kind="not_supported",
             hint="use grpc:// on a trusted network, or unix://",
         )
@@ -600,7 +592,7 @@ async def connect(
         return AsyncCatalog(await daemon_session(url, retry_policy, storage, staleness))
     if storage is not None:
         raise InvalidInput(
-            f"storage={shown(storage)} was given, but {shown(url)} is storage itself",
+            f"storage={redact_url(storage)} was given, but {redact_url(url)} is storage itself",
             hint="leave storage out, or pass the URL of a daemon",
         )
     return AsyncCatalog(await journal_session(url, retry_policy, create=create, staleness=staleness))
@@ -616,7 +608,7 @@ async def create(
     url = catalog_url(url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
         raise InvalidInput(
-            f"{shown(url)!r} is a daemon, but a catalog is created on storage",
+            f"{redact_url(url)!r} is a daemon, but a catalog is created on storage",
             kind="bad_url",
             hint="give the URL of a storage, for example file:///lake",
         )

@@ -53,7 +53,7 @@ from alpheus_journal.errors import Conflict, InvalidInput
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration, Segment
 from alpheus_journal.model.operations import Operation
 from alpheus_journal.storage import Storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
             run(self._leased.close())
 
     def _title(self) -> str:
-        return f"{self.version} of {shown(self._catalog.url)}"
+        return f"{self.version} of {redact_url(self._catalog.url)}"
 
     def _facts(self) -> Facts:
         return snapshot_facts(self._at, self.is_leased)
@@ -89,7 +89,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
 
     @property
     def info(self) -> VersionInfo:
-        """When the version was created, and the token from which events after the version can be followed."""
+        """The time of the version, and the token from which events after the version can be followed."""
         return self._at
 
     @property
@@ -325,7 +325,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         self.admin = Admin(self)
 
     def _title(self) -> str:
-        return shown(self._url)
+        return redact_url(self._url)
 
     def _facts(self) -> Facts:
         return self._catalog._facts()
@@ -494,37 +494,29 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         on_begin: Callable[[str], object] | None = None,
         on_progress: Callable[[ImportProgress], object] | None = None,
     ) -> Imported:
-        """Copy a table of another system into a new native table, in one commit. With `append`, copy it into an
-        existing table.
+        """Copy a table of another system into a new native table, or with `append` into an existing one, in one commit.
 
-        `path` is a path on this machine, or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`).
-        `format` says what is stored there:
+        `path` is a local path, or a URL that pyarrow opens (`s3://bucket/path?endpoint_url=...&region=...`). Formats:
 
-        - "parquet": a folder, a file or a pattern. Partition folders (`key=value/`) become columns of the type that
-          `partition_types` gives; without one, int32 where all values are such numbers, otherwise text. Files are
-          united by column names, with the wider type where types differ.
+        - "parquet": a folder, a file or a pattern. Partition folders (`key=value/`) become columns of the types in
+          `partition_types`; without a type, int32 where all values fit, otherwise text. Files are united by column
+          names, with the wider type where types differ.
         - "delta" (extra `delta`): a table's folder, at `version`.
-        - "iceberg" (extra `iceberg`): a metadata file, or a table's folder, of which the newest metadata file counts.
-          `version` is a snapshot id, a branch or a tag.
+        - "iceberg" (extra `iceberg`): a metadata file, or a table's folder; `version` is a snapshot id, branch or tag.
 
-        Deleted rows are not copied. A source that needs a feature which the import cannot read (column mapping,
-        equality deletes, ...) is refused; the error names the feature. `partition_by` and `sort_by` are those of
-        `create_table`; by default the import takes the source's own partition keys, where native tables have such
-        keys. A type that native tables lack becomes the next wider type. Nanoseconds become microseconds where this
-        loses nothing. Times of day and durations are refused (`bad_schema`).
+        Deleted rows are not copied. A source that needs a feature which the import cannot read is refused.
+        `partition_by` and `sort_by` are those of `create_table`; by default the table gets the source's partition
+        keys, where native tables have such keys. A type that native tables lack becomes the next wider type.
+        Nanoseconds become microseconds where this loses nothing. Times of day and durations are refused (`bad_schema`).
 
-        The import is a saved transaction; `on_begin` receives its id before anything is copied. After a crash or an
-        outage the same call with `resume` copies the remaining rows. The source must not have changed
-        (`source_changed`). A resume is possible for the catalog's `txn_ttl_millis` from the begin
-        (`transaction_expired`). An import should be done in half of that time: later, data that no version refers to
-        may be collected, and then the commit is refused (`upload_expired`). An import that cannot succeed is discarded.
+        `on_begin` receives the id of the import, a saved transaction. After a crash the same call with `resume` copies
+        the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl_millis` have passed
+        (`transaction_expired`). After half of that time the commit may be refused (`upload_expired`). An import that
+        cannot succeed is discarded. An import whose `key` has committed returns that commit (`duplicate`).
 
-        An import whose `key` has committed is not repeated; the call returns the recorded commit (`duplicate`).
-        `on_progress` is called as rows are copied. Both callbacks run in other threads; an exception of a callback
-        ends the import.
-
-        All rows pass through this process, a few row groups and files at a time. Before the commit they are counted
-        against the source's own numbers. The commit's properties (`alpheus.import.*`) name the source.
+        All rows pass through this process and are counted against the source's own numbers. The commit's properties
+        (`alpheus.import.*`) name the source. `on_progress` is called as rows are copied. Callbacks run in other
+        threads; an exception of a callback ends the import.
         """
         return run(
             self._core().import_table(

@@ -15,7 +15,7 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 LINE_CHARACTERS_MAX = 120
 CELL_CHARACTERS_MAX = 200
@@ -132,7 +132,7 @@ class ShownStruct(Shown, msgspec.Struct, frozen=True):
 
     def _facts(self) -> Facts:
         return [
-            (name, shown(value) if name in _URLS else value)
+            (name, redact_url(value) if name in _URLS else value)
             for name in self.__struct_fields__
             if name not in self._hidden
             for value in [getattr(self, name)]

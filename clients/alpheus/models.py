@@ -1,4 +1,4 @@
-"""What the client returns: frozen values, which msgspec writes as JSON.
+"""The results of the client: frozen values, which msgspec writes as JSON.
 
 Every result of a read carries the `version` at which it was read. Times are aware datetimes in UTC.
 """
@@ -30,7 +30,7 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.tables.columns import decode_default, paths_of, python_value, schema_of_columns
 from alpheus_journal.tables.partitions import partition_text, sort_text
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ def time_of(millis: int) -> datetime:
 
 
 class Info(ShownStruct, frozen=True, kw_only=True):
-    """Which catalog this is, where it is stored, and which versions it has."""
+    """The identity of a catalog, its location and its versions."""
 
     catalog_id: str
     url: str  # the one that this client connected to
@@ -70,7 +70,7 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     means that a clock is, or was, wrong. A difference of up to a minute counts as zero."""
 
     def _title(self) -> str:
-        return f"{self.catalog_id} at version {self.version} of {shown(self.storage_url)}"
+        return f"{self.catalog_id} at version {self.version} of {redact_url(self.storage_url)}"
 
 
 class VersionInfo(ShownStruct, frozen=True, kw_only=True):
@@ -345,7 +345,7 @@ class Commit(ShownStruct, frozen=True, kw_only=True):
 
 
 class Outcome(ShownStruct, frozen=True, kw_only=True):
-    """What became of a transaction id. "unknown" does not mean that the transaction was not applied."""
+    """The outcome of a transaction id. "unknown" does not mean that the transaction was not applied."""
 
     state: Literal["committed", "cancelled", "unknown"]
     commit: Commit | None = None
@@ -397,7 +397,7 @@ class TransactionInfo(ShownStruct, frozen=True, kw_only=True):
 
 
 class Change(ShownStruct, frozen=True, kw_only=True):
-    """What a version changed in one object: the structural difference to the version before.
+    """The change of one object in a version: the structural difference to the version before.
 
     `before` and `after` are the object's definitions as plain dicts. They are None where the object did not exist, when
     the caller did not ask for details, and for kinds that this release cannot read. The paths are always present.
@@ -543,7 +543,7 @@ class SymbolsInfo(ShownStruct, frozen=True, kw_only=True):
 
 
 class SymbolDrift(ShownStruct, frozen=True, kw_only=True):
-    """How the symbols in memory differ from the tree of a version.
+    """The differences between the symbols in memory and the tree of a version.
 
     - `missing`: in the tree, but not in memory.
     - `surplus`: in memory, but not in the tree.
@@ -576,7 +576,7 @@ class Checkpoint(ShownStruct, frozen=True, kw_only=True):
 
 
 class CheckReport(ShownStruct, frozen=True, kw_only=True):
-    """What a check found, and how much it verified.
+    """The findings of a check, and the amount that it verified.
 
     - `files`: the number of data files that were compared with their manifests.
     - `given_up`: the versions that repairs gave up, as first and last of each range. A missing one is not a finding.

@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 from alpheus_journal.wire.messages import REPLY_BYTES_MAX
 
 MIB = 1 << 20
@@ -226,7 +226,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def public(self) -> dict[str, Any]:
         """Return every setting for printing: URLs without user, password and option values."""
-        secret = {name: shown(getattr(self, name)) for name in URLS}
+        secret = {name: redact_url(getattr(self, name)) for name in URLS}
         return {**msgspec.structs.asdict(self), **secret}
 
 
@@ -330,7 +330,7 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
         try:
             values[name] = msgspec.convert(value, field.type, strict=not is_text)
         except msgspec.ValidationError as error:
-            safe = shown(value) if name in URLS else str(value)
+            safe = redact_url(value) if name in URLS else str(value)
             raise _bad(origin, f"{error}, not {safe[:100]!r}") from None
         origins[name] = origin
     if "url" not in values:
@@ -355,7 +355,7 @@ def reload_settings(running: Config, settings: Settings) -> tuple[Config, list[s
 
 def _read_file(file: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values of a configuration file and the place of each, both by key. Refuse unknown keys."""
-    path, file = Path(file), shown(file)
+    path, file = Path(file), redact_url(file)
     try:
         with path.open("rb") as opened:
             data = opened.read(CONFIG_FILE_BYTES_MAX + 1)
@@ -405,7 +405,7 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
     if config.url.partition("://")[0].lower() in ("grpc", "grpcs", "unix"):
         raise _bad(
             origin("url"),
-            f"{shown(config.url)} names a daemon, but a daemon serves storage",
+            f"{redact_url(config.url)} names a daemon, but a daemon serves storage",
             "pass the URL of the storage as the argument; ALPHEUS_CATALOG is the clients' variable, too",
         )
     if config.log_level not in LEVELS:
@@ -457,11 +457,11 @@ def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
             continue
         _, port = parse_listen(address, origin(name))
         if name == "metrics_listen" and port < 0:
-            raise _bad(origin(name), f"{shown(address)} is a socket file", "for example 127.0.0.1:9464")
+            raise _bad(origin(name), f"{redact_url(address)} is a socket file", "for example 127.0.0.1:9464")
         if not config.allow_plaintext and not is_local(address):
             raise _bad(
                 origin(name),
-                f"{shown(address)} is not loopback, and connections are not encrypted",
+                f"{redact_url(address)} is not loopback, and connections are not encrypted",
                 "listen on 127.0.0.1 or a unix:// socket, or add --allow-plaintext",
             )
     if config.metrics_listen and _overlap(config.listen, config.metrics_listen):
@@ -478,22 +478,28 @@ def parse_listen(listen: str, origin: str = "--listen") -> tuple[str, int]:
         path = listen.removeprefix("unix:").removeprefix("//")
         # No client can name a path with ? or #, which have another meaning in a URL.
         if not listen.startswith("unix://") or not path.startswith("/") or "?" in path or "#" in path:
-            raise _bad(origin, f"{shown(listen)!r} is not a socket", "for example unix:///run/alpheus.sock")
+            raise _bad(
+                origin, f"{redact_url(listen)!r} is not a socket", "for example unix:///run/alpheus.sock"
+            )
         if len(os.fsencode(path)) > 107:
             raise _bad(origin, f"the socket path has {len(os.fsencode(path))} bytes; the limit is 107")
         return path, -1
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
         raise _bad(
-            origin, f"{shown(listen)!r} is not HOST:PORT", "for example 127.0.0.1:7480 or unix:///run/a.sock"
+            origin,
+            f"{redact_url(listen)!r} is not HOST:PORT",
+            "for example 127.0.0.1:7480 or unix:///run/a.sock",
         )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise _bad(origin, f"{shown(listen)!r}: an IPv6 address goes in brackets", "for example [::1]:7480")
+        raise _bad(
+            origin, f"{redact_url(listen)!r}: an IPv6 address goes in brackets", "for example [::1]:7480"
+        )
     return host, int(port)
 
 
 def _overlap(listen: str, other: str) -> bool:
-    """Whether a second listener cannot have its address because of the first."""
+    """Return whether a second listener cannot have its address because of the first."""
     (host, port), (other_host, other_port) = parse_listen(listen), parse_listen(other)
     if port != other_port or port <= 0:
         return False
@@ -502,7 +508,7 @@ def _overlap(listen: str, other: str) -> bool:
 
 
 def is_local(listen: str) -> bool:
-    """Whether other machines cannot reach a listener."""
+    """Return whether other machines cannot reach a listener."""
     host, port = parse_listen(listen)
     if port < 0 or host == "localhost":
         return True

@@ -50,7 +50,7 @@ from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.storage import open_storage
-from alpheus_journal.urls import hidden_in, shown
+from alpheus_journal.urls import redact_text, redact_url
 
 log = logger()
 
@@ -329,7 +329,7 @@ async def serve(settings: Settings, reread: Callable[[], Settings]) -> None:
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     notifier, metrics, health = Notifier(os.environ), Metrics(), Health()
-    log.debug("starting", pid=os.getpid(), files_max=_raise_files_max(), url=shown(config.url))
+    log.debug("starting", pid=os.getpid(), files_max=_raise_files_max(), url=redact_url(config.url))
     await asyncio.to_thread(_clear, config.port_file)
     tracer = open_tracer(config.trace_endpoint)
     try:
@@ -531,7 +531,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             list(sys.argv[1:] if argv is None else argv), standalone_mode=False, prog_name="alpheus-daemon"
         )
     except click.ClickException as error:
-        click.UsageError(hidden_in(error.message), getattr(error, "ctx", None)).show()
+        click.UsageError(redact_text(error.message), getattr(error, "ctx", None)).show()
         return error.exit_code
     if not isinstance(flags, dict):  # --help was shown
         return int(flags or 0)
@@ -553,7 +553,7 @@ def _run(flags: dict[str, Any]) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, lambda: read_settings(flags, environment)))
     except (AlpheusError, OSError) as error:
-        text = str(error) if isinstance(error, AlpheusError) else hidden_in(str(error))
+        text = str(error) if isinstance(error, AlpheusError) else redact_text(str(error))
         print(f"alpheus-daemon: {' '.join(text.split())}", file=sys.stderr)
         return 2 if isinstance(error, InvalidInput) and error.kind == "bad_configuration" else 1
     except Exception:

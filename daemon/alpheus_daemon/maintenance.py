@@ -91,7 +91,7 @@ class Job:
         self.last_version = 0
         """The head at the last success, or at the start."""
         self.last_error = ""
-        """Why the last attempt failed. Empty means that it succeeded."""
+        """The reason why the last attempt failed. Empty means that it succeeded."""
         self._work = work
         self._now = now
         self._dice = dice
@@ -104,7 +104,7 @@ class Job:
         return self._dice.uniform(1 - JITTER, 1 + JITTER)
 
     def has_waited(self, seconds: float) -> bool:
-        """Whether the last success is about `seconds` ago or longer."""
+        """Return whether the last success is about `seconds` ago or longer."""
         return self._now() - self._done_at >= seconds * self._share
 
     def has_seen(self, count: int, count_max: int) -> bool:
@@ -242,7 +242,7 @@ class Maintenance:
             self._is_index_due = not await self.index_runs.attempt(head)
 
     def _is_due(self, job: Job) -> bool:
-        """Whether a job is due. No job is due without a commit since its last success."""
+        """Return whether a job is due. No job is due without a commit since its last success."""
         count = self._journal.head.version - job.last_version
         return count > 0 and (job.has_seen(count, self._versions_max) or job.has_waited(self._seconds_max))
 

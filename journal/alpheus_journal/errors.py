@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from alpheus_journal.urls import urls_hidden_in
+from alpheus_journal.urls import redact_urls
 
 KINDS: frozenset[str] = frozenset(
     {
@@ -145,7 +145,7 @@ class AlpheusError(Exception):
     def __init__(
         self, message: str, *, kind: str = "", hint: str = "", path: str = "", version: int | None = None
     ) -> None:
-        message = urls_hidden_in(message)
+        message = redact_urls(message)
         super().__init__(message)
         self.message = message
         self.kind = kind or self.default_kind
@@ -219,7 +219,7 @@ class InvalidInput(AlpheusError):
 
 
 class Expired(AlpheusError):
-    """That part of the history was deleted. `oldest` is the oldest version that is kept, where known."""
+    """The requested part of the history was deleted. `oldest` is the oldest version that is kept, where known."""
 
     default_kind = "version_expired"
 

@@ -104,8 +104,8 @@ class Armed:
         self._arrived = threading.Event()
         self._released = threading.Event()
 
-    async def arrived(self) -> None:
-        """Return once the action has struck. Raises TimeoutError after a minute."""
+    async def wait_for_hit(self) -> None:
+        """Wait until the action has struck. Raises TimeoutError after a minute."""
         if not await asyncio.to_thread(self._arrived.wait, PAUSE_SECONDS_MAX):
             raise TimeoutError(f"failpoint {self.name} was not reached")
 

@@ -172,7 +172,7 @@ def subscription_name(name: str) -> ObjectName:
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """How names become keys in one catalog: limits in bytes from the catalog's definition, and its dialect.
+    """The rules by which names become keys in one catalog: its limits in bytes and its dialect.
 
     With `version_digits` 32 padding is counted in bytes, with 64 in UTF-16 units as the Java SDK does (FORMAT.md,
     "Dialects"). `takes_unseen` accepts names with invisible characters, for operations recorded by an earlier release
@@ -301,7 +301,7 @@ def utf16_length(text: str) -> int:
 
 
 def has_surrogate(text: str) -> bool:
-    """Whether `text` holds half of a surrogate pair, which Python's text can hold and UTF-8 cannot."""
+    """Return whether `text` holds half of a surrogate pair, which Python's text can hold and UTF-8 cannot."""
     return any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
@@ -392,7 +392,7 @@ def unseen_places(name: str) -> Iterator[int]:
 
 
 def _is_letter(character: str) -> bool:
-    """Whether `character` is a letter or a combining mark, by a version of Unicode that every interpreter has. A
+    """Return whether `character` is a letter or a combining mark, by a version of Unicode that every interpreter has. A
     character unknown to that version counts as a letter."""
     if not character or _UNSEEN.match(character) is not None:
         return False
@@ -453,7 +453,7 @@ def check_name(
 
 @functools.lru_cache(NAMES_CHECKED_MAX)
 def _is_plain(name: str, size_max: int, creating: bool) -> bool:
-    """Whether `name` is printable ASCII that every rule accepts: a fast check that nearly all names pass."""
+    """Return whether `name` is printable ASCII that every rule accepts: a fast check that nearly all names pass."""
     return (
         0 < len(name) <= size_max
         and name.isascii()

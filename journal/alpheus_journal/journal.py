@@ -222,12 +222,12 @@ class Journal:
 
     @property
     def doubt(self) -> Corrupt | None:
-        """Why nothing may be written, by the last look: a sign of missing versions. None when there is no such sign."""
+        """The reason why nothing may be written: a sign of missing versions. None when the last check saw none."""
         return self.follower.doubt
 
     @property
     def damage(self) -> Corrupt | None:
-        """Why the head could not be read, when the catalog was opened past its damage."""
+        """The reason why the head could not be read, when the catalog was opened past its damage."""
         return self.follower.damage
 
     async def write_index(self) -> int:

@@ -335,7 +335,7 @@ def _plan_rewriting(found: Survey, definition: Rewritten) -> Plan:
 
 
 def _hole_problem(found: Survey, is_accepted: bool) -> Problem:
-    holes = _shown(found.holes)
+    holes = _list_ranges(found.holes)
     restore = "stop all writers and restore the missing roots, or the whole prefix, from a copy"
     message = f"the newest version is {found.head}, and versions below it are missing: {holes}"
     if found.head_lacks:
@@ -361,7 +361,7 @@ def _lies_in(version: int, ranges: Sequence[VersionRange]) -> bool:
     return any(one.first <= version <= one.last for one in ranges)
 
 
-def _shown(ranges: Sequence[VersionRange]) -> str:
+def _list_ranges(ranges: Sequence[VersionRange]) -> str:
     shown = ", ".join(str(one) for one in ranges[:RANGES_SHOWN_MAX])
     more = len(ranges) - RANGES_SHOWN_MAX
     return shown if more <= 0 else f"{shown} and {more} more ranges"
@@ -450,7 +450,7 @@ def _steps(found: Survey, repair: Repair | None) -> Iterable[Step]:
             do="record",
             path="",
             text=f"write version {found.head + 1}, which records that version {found.head} is the head, and that the"
-            f" missing versions below it are given up: {_shown(found.holes)}",
+            f" missing versions below it are given up: {_list_ranges(found.holes)}",
         )
     if repair is not None and found.foregone is not None and repair.given_up:
         yield Step(

@@ -32,80 +32,80 @@ _PORT = re.compile(r"[0-9]{1,5}|port")  # or the word, in texts that say what a 
 _PATH_WITH_OPTIONS = re.compile(r"([^?]*)\?([A-Za-z0-9_.-]{1,40}=.*)", re.DOTALL)
 
 
-def shown(url: object) -> str:
+def redact_url(url: object) -> str:
     """Return `url` without its possible secrets: user and password, values of options, fragment. Any text is accepted,
     even one that is not a URL. For a value that is not a text, return its type."""
-    return _without_secrets(url) if isinstance(url, str) else f"<{type(url).__name__}>"
+    return _redact_secrets(url) if isinstance(url, str) else f"<{type(url).__name__}>"
 
 
-def shown_host(netloc: str) -> str:
-    """Hide secrets in the part of a URL between `//` and the path; see `shown`."""
-    return shown(f"s3://{netloc}").removeprefix("s3://")
+def redact_host(netloc: str) -> str:
+    """Hide secrets in the part of a URL between `//` and the path; see `redact_url`."""
+    return redact_url(f"s3://{netloc}").removeprefix("s3://")
 
 
 def has_scheme(text: str) -> bool:
-    """Whether `text` begins like a URL, with a scheme and `://`."""
+    """Return whether `text` begins like a URL, with a scheme and `://`."""
     return _SCHEME.match(text) is not None
 
 
 def has_bare_option(query: str) -> bool:
-    """Whether the query of a URL holds an item without `=`. Such an item is not an option, may be a secret, and must
-    not be repeated."""
+    """Return whether the query of a URL holds an item without `=`. Such an item is not an option, may be a secret, and
+    must not be repeated."""
     return any("=" not in item for item in query.split("&") if item)
 
 
-def hidden_in(text: str) -> str:
-    """Hide secrets in every URL of a foreign text, such as an error of a library; see `shown`."""
-    return _IN_TEXT.sub(_shown_match, text)
+def redact_text(text: str) -> str:
+    """Hide secrets in every URL of a foreign text, such as an error of a library; see `redact_url`."""
+    return _IN_TEXT.sub(_redact_match, text)
 
 
-def urls_hidden_in(text: str) -> str:
+def redact_urls(text: str) -> str:
     """Hide secrets only in URLs with a scheme and in options, because `user:word@host` may be a principal; see
-    `hidden_in`."""
-    return _URLS.sub(_shown_match, text) if ":/" in text or "?" in text else text
+    `redact_text`."""
+    return _URLS.sub(_redact_match, text) if ":/" in text or "?" in text else text
 
 
-def typed(text: object) -> str:
+def redact_input(text: object) -> str:
     """Prepare for quoting in an error what a user gave as a name, version, number or word. Secrets of a URL are hidden
-    (see `shown`); any other text stays unchanged."""
+    (see `redact_url`); any other text stays unchanged."""
     if not isinstance(text, str):
-        return hidden_in(repr(text))
+        return redact_text(repr(text))
     scheme, colon, _ = text.strip().lower().partition(":")
-    return shown(text) if colon and scheme in _SCHEMES else hidden_in(text)
+    return redact_url(text) if colon and scheme in _SCHEMES else redact_text(text)
 
 
-def _shown_match(found: re.Match[str]) -> str:
+def _redact_match(found: re.Match[str]) -> str:
     text = found[0]
-    return f"?{_options_shown(text[1:])}" if text.startswith("?") else shown(text)
+    return f"?{_redact_options(text[1:])}" if text.startswith("?") else redact_url(text)
 
 
-def _without_secrets(text: str) -> str:
+def _redact_secrets(text: str) -> str:
     text = text.lstrip()
     found = _URL.fullmatch(text)
     if found is None:
         if text.startswith(("/", ".", "~")) or "@" not in text:  # a path
             with_options = _PATH_WITH_OPTIONS.fullmatch(text)
-            return f"{with_options[1]}?{_options_shown(with_options[2])}" if with_options else text
-        return f"{HIDDEN}@{_place_shown(text.rpartition('@')[2])}"
+            return f"{with_options[1]}?{_redact_options(with_options[2])}" if with_options else text
+        return f"{HIDDEN}@{_redact_place(text.rpartition('@')[2])}"
     scheme, slashes, rest = found[1], found[2], found[3]
     if len(scheme) == 1 or (not slashes and scheme.lower() not in _SCHEMES):
         # This is a path with a colon, a drive, or a user and password without a scheme.
         head, at, tail = text.rpartition("@")
-        return f"{HIDDEN}{at}{_place_shown(tail)}" if head else f"{scheme}:{HIDDEN}"
+        return f"{HIDDEN}{at}{_redact_place(tail)}" if head else f"{scheme}:{HIDDEN}"
     is_path = scheme.lower() in _PATHS and len(slashes) > 2
     user = ""
     # A password may hold characters that end a host: ? # /
     head, at, tail = rest.rpartition("@")
     if at and not is_path and (":" in head or not re.search("[/?#]", head)):
         user, rest = f"{HIDDEN}@", tail
-    return f"{scheme}:{slashes}{user}{_place_shown(rest, is_path=is_path)}"
+    return f"{scheme}:{slashes}{user}{_redact_place(rest, is_path=is_path)}"
 
 
 _PATHS = ("file", "lmdb", "unix", "memory")
 _SCHEMES = (*_PATHS, "s3", "gs", "az", "grpc", "grpcs", "http", "https")
 
 
-def _place_shown(text: str, *, is_path: bool = False) -> str:
+def _redact_place(text: str, *, is_path: bool = False) -> str:
     """Return host, path and names of options."""
     found = _PLACE.fullmatch(text)
     assert found is not None
@@ -119,14 +119,14 @@ def _place_shown(text: str, *, is_path: bool = False) -> str:
             host = f"{parts[1]}:{HIDDEN}"
         place = host + slash + path
     if query:
-        query = "?" + _options_shown(query[1:])
+        query = "?" + _redact_options(query[1:])
     return place + query + (f"#{HIDDEN}" if fragment else "")
 
 
-def _options_shown(query: str) -> str:
-    return "&".join(_option_shown(item) for item in query.split("&") if item)
+def _redact_options(query: str) -> str:
+    return "&".join(_redact_option(item) for item in query.split("&") if item)
 
 
-def _option_shown(item: str) -> str:
+def _redact_option(item: str) -> str:
     name, equals, _ = item.partition("=")
     return f"{name}={HIDDEN}" if equals and re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name) else HIDDEN

@@ -34,7 +34,7 @@ from alpheus_journal.execute.tables import _check_location
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.urls import hidden_in, shown
+from alpheus_journal.urls import redact_text, redact_url
 
 CANARY = "PW7canary"
 URLS = [
@@ -385,19 +385,19 @@ def test_a_complaint_about_the_collector_of_traces_holds_no_secret(place: str) -
     ],
 )
 def test_a_url_as_it_is_shown(url: str, expected: str) -> None:
-    assert shown(url) == expected
-    assert shown(shown(url)) == expected
+    assert redact_url(url) == expected
+    assert redact_url(redact_url(url)) == expected
 
 
 def test_of_what_is_no_text_the_type_is_shown() -> None:
-    assert shown([f"grpc://u:{CANARY}@h"]) == "<list>"
-    assert shown(None) == "<NoneType>"
+    assert redact_url([f"grpc://u:{CANARY}@h"]) == "<list>"
+    assert redact_url(None) == "<NoneType>"
 
 
 @given(st.text(max_size=80), st.sampled_from(["grpc://", "s3://", "file:///", "lmdb:", "", "/"]))
 def test_any_text_can_be_shown(text: str, scheme: str) -> None:
-    shown(scheme + text)
-    hidden_in(scheme + text)
+    redact_url(scheme + text)
+    redact_text(scheme + text)
 
 
 @given(
@@ -406,18 +406,19 @@ def test_any_text_can_be_shown(text: str, scheme: str) -> None:
     st.sampled_from(["h", "h:1", "[::1]:1", "h/p", "h/p?a=b"]),
 )
 def test_no_password_of_any_form_is_shown(scheme: str, text: str, host: str) -> None:
-    assert CANARY not in shown(f"{scheme}://u:{text}{CANARY}@{host}")
-    assert CANARY not in shown(f"{scheme}://{host.partition('?')[0]}?x={text}{CANARY}")
+    assert CANARY not in redact_url(f"{scheme}://u:{text}{CANARY}@{host}")
+    assert CANARY not in redact_url(f"{scheme}://{host.partition('?')[0]}?x={text}{CANARY}")
 
 
 @pytest.mark.parametrize("part", ["a:", "a", "a://", ":", "a@", "a:b@"])
 def test_a_hostile_text_is_read_once(part: str) -> None:
     """A hostile text is read once. Going back for each of its characters would take hours."""
-    hidden_in(part * (100_000 // len(part)))
+    redact_text(part * (100_000 // len(part)))
 
 
 def test_urls_in_texts_of_others_are_shown() -> None:
     text = f"cannot open 'grpc://u:{CANARY}@h:1/x', (s3://b/p?token={CANARY}), u:{CANARY}@h. See https://example.org/a."
     assert (
-        hidden_in(text) == "cannot open 'grpc://…@h:1/x', (s3://b/p?token=…), …@h. See https://example.org/a."
+        redact_text(text)
+        == "cannot open 'grpc://…@h:1/x', (s3://b/p?token=…), …@h. See https://example.org/a."
     )

@@ -29,7 +29,7 @@ from alpheus_daemon.config import (
 )
 from alpheus_daemon.main import COMMAND, main
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 
 def refused(flags: dict[str, Any], environment: dict[str, str]) -> InvalidInput:
@@ -147,11 +147,11 @@ def test_any_listen_is_understood_or_refused(listen: str) -> None:
 
 def test_no_secret_is_printed() -> None:
     url = "s3://key:canary@bucket/lake?endpoint_url=http://x&secret=canary"
-    assert shown(url) == "s3://…@bucket/lake?endpoint_url=…&secret=…"
+    assert redact_url(url) == "s3://…@bucket/lake?endpoint_url=…&secret=…"
     printed = msgspec.json.encode(read_config({"url": url}, {}).public())
     assert b"canary" not in printed
-    assert shown("file:///lake") == "file:///lake"
-    assert shown("/lake") == "/lake"
+    assert redact_url("file:///lake") == "file:///lake"
+    assert redact_url("/lake") == "/lake"
 
 
 def test_every_setting_has_a_flag_with_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ async def test_a_writer_paused_over_many_versions(lake: Lake, expired: bool) -> 
     transaction = lake.transaction(sleeper, lake.namespace("late"), begin=0)
     with failpoints.armed("commit.staged", "pause@1") as point:
         task = asyncio.ensure_future(sleeper.commit(transaction))
-        await point.arrived()
+        await point.wait_for_hit()
         for number in range(50):
             await lake.commit(others, lake.namespace(f"n{number}"))
         assert not audit.violations

@@ -91,7 +91,7 @@ class Meanwhile:
         return self.arrived
 
     async def run(self, versions: int, *, expires: bool) -> None:
-        await self.armed.arrived()
+        await self.armed.wait_for_hit()
         self.arrived = True
         journal = await Journal.open(await self.open_one())
         keeping(journal).replay.checkpoints_kept = 1  # what the paused daemon relies on is removed

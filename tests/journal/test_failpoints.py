@@ -34,7 +34,7 @@ async def test_raise_at_the_nth_hit() -> None:
 async def test_a_coroutine_pauses_and_the_loop_goes_on() -> None:
     with armed(POINT, "pause") as point:
         task = asyncio.ensure_future(reached(POINT))
-        await point.arrived()
+        await point.wait_for_hit()
         assert not task.done()
         point.release()
         await task
@@ -46,7 +46,7 @@ async def test_a_thread_pauses() -> None:
     with armed("local.link", "pause@1") as point:
         thread = threading.Thread(target=hit, args=("local.link",))
         thread.start()
-        await point.arrived()
+        await point.wait_for_hit()
         assert thread.is_alive()
     await asyncio.to_thread(thread.join)  # disarming releases the thread
 

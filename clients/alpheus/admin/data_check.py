@@ -39,9 +39,9 @@ ENTRIES_AT_ONCE = 1_000
 FOOTERS_AT_ONCE = 8
 WHOLE_FILES_AT_ONCE = 2
 END_SIZE_BYTES = 64 << 10
-"""How much of a file's end is read first. Most footers are smaller."""
+"""The part of a file's end that is read first. Most footers are smaller."""
 DIFFERENCES_MAX = 10
-"""How many differences are reported for one file."""
+"""The greatest number of differences that are reported for one file."""
 
 _T = TypeVar("_T")
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError, struct.error)

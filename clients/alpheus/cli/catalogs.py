@@ -27,7 +27,7 @@ from alpheus.cli.frame import (
 from alpheus.events.events import check_unopened
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 _DAEMON_NEEDS = (
     "alpheus_daemon",
@@ -75,7 +75,7 @@ def create(
         raise click.UsageError("Missing argument 'URL', for example file:///lake.")
     if url.startswith("memory:"):
         raise click.UsageError(
-            f"{shown(url)} would disappear when this command ends: create the catalog on a disk, for example"
+            f"{redact_url(url)} would disappear when this command ends: create the catalog on a disk, for example"
             ' file:///lake, or serve it: "alpheus serve --create memory://name".'
         )
     with alpheus.create(url, order, int(version_digits), mapping(properties)) as catalog:

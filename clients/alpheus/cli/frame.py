@@ -23,7 +23,7 @@ from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.sync.reads import SyncReads
 from alpheus.sync.writes import SyncWrites
 from alpheus_journal.format import Kind
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,7 +55,7 @@ class Settings:
             )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            with output.show_waiting(f"connecting to {shown(self.url)}"):
+            with output.show_waiting(f"connecting to {redact_url(self.url)}"):
                 catalog = alpheus.connect(self.url, timeout=self.timeout)
         for warning in caught:
             click.echo(f"warning: {output.printable(str(warning.message))}", err=True)

@@ -1,4 +1,4 @@
-"""What the command line prints: answers as aligned text or as JSON, errors, and the exit statuses.
+"""The output of the command line: answers as aligned text or as JSON, errors, and the exit statuses.
 
 Standard output carries the answer and nothing else. Text from a catalog may contain any characters, so control
 characters are escaped in tables. JSON carries text unchanged.
@@ -51,7 +51,7 @@ from alpheus.pipeline.positions import PROPERTY_INPUT, JobStatus
 from alpheus_journal.conflicts import text as conflict_words
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.urls import hidden_in
+from alpheus_journal.urls import redact_text
 
 DONE = 0
 FAILED = 1
@@ -563,12 +563,12 @@ def report(error: Exception, *, json: bool, command: str = "", options: Set[str]
     `command` is the failed command, `options` are the options that it has: hints name no other options.
     """
     if os.environ.get("ALPHEUS_DEBUG", "") not in ("", "0"):
-        click.echo(hidden_in("".join(traceback.format_exception(error))), err=True, nl=False)
+        click.echo(redact_text("".join(traceback.format_exception(error))), err=True, nl=False)
     described = _describe(error, command, options)
     if json:
         click.echo(msgspec.json.encode(described), err=True)
     elif isinstance(error, click.UsageError):
-        click.UsageError(hidden_in(error.format_message()), error.ctx).show()
+        click.UsageError(redact_text(error.format_message()), error.ctx).show()
     else:
         if isinstance(error, Conflict) and error.mine and error.theirs:
             click.echo(conflict_text(error), err=True)
@@ -644,7 +644,7 @@ def _describe(error: Exception, command: str, options: Set[str]) -> dict[str, An
     Messages of libraries and of the argument parser may quote a URL; secrets in it are hidden.
     """
     found = _describe_error(error, command, options)
-    return found if isinstance(error, AlpheusError) else found | {"message": hidden_in(found["message"])}
+    return found if isinstance(error, AlpheusError) else found | {"message": redact_text(found["message"])}
 
 
 def _describe_error(error: Exception, command: str, options: Set[str]) -> dict[str, Any]:

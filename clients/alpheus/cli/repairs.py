@@ -14,7 +14,7 @@ from alpheus_journal import repair as repairs
 from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage import Storage, open_storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 
 @cli.command(short_help="Repair a catalog that lost versions.")
@@ -47,7 +47,7 @@ def repair(settings: Settings, accept_head: bool, times: bool, dry_run: bool, ye
     url = catalog_url(settings.url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
         raise InvalidInput(
-            f"{output.printable(shown(url))} is a daemon; a repair works on the storage",
+            f"{output.printable(redact_url(url))} is a daemon; a repair works on the storage",
             kind="bad_url",
             hint="stop the daemons and name the storage; alpheus info shows its URL",
         )

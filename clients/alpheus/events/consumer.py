@@ -46,7 +46,7 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.wire import positions as rules
 
 LEAVE_SECONDS_MAX = 5.0
-"""How long `close` tries to release the turn."""
+"""The longest time that `close` tries to release the turn."""
 
 
 class AsyncSubscription(AsyncClosing):
@@ -86,7 +86,7 @@ class AsyncSubscription(AsyncClosing):
         self._next: asyncio.Task[answers.Event | answers.Progress | None] | None = (
             None  # reads the stream's next item
         )
-        self._signs: asyncio.Task[None] | None = None
+        self._sign_task: asyncio.Task[None] | None = None
         self._turn_ended: asyncio.Future[None] | None = (
             None  # done when the turn is lost; None before it begins
         )
@@ -244,7 +244,7 @@ class AsyncSubscription(AsyncClosing):
             self._check()
         self._filter = rules.filter_of(definition)
         self._turn_ended = asyncio.get_running_loop().create_future()
-        self._signs = asyncio.create_task(self._send_signs(), name=f"signs of {self._name}")
+        self._sign_task = asyncio.create_task(self._send_signs(), name=f"signs of {self._name}")
         return True
 
     async def _send_signs(self) -> None:
@@ -275,8 +275,8 @@ class AsyncSubscription(AsyncClosing):
             self._turn_ended.set_result(None)
 
     async def _stop(self) -> None:
-        tasks = [task for task in (self._signs, self._next) if task is not None]
-        self._signs = self._next = None
+        tasks = [task for task in (self._sign_task, self._next) if task is not None]
+        self._sign_task = self._next = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -48,13 +48,13 @@ from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Damage, Latest, Loaded, Page, SnapshotPart, StoredObject
 from alpheus_journal.model.definitions import Definition, TableDef
 from alpheus_journal.model.event_filter import EventFilter
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import no_namespace
 
 MEASURE_SECONDS = 1.0
 """Interval at which the replica asks for the head, to measure its lag."""
 MEASURE_STALENESS_SECONDS = 0.5
-"""How stale that answer may be, so that a daemon need not read storage for each replica."""
+"""The greatest age of that answer, so that a daemon need not read storage for each replica."""
 HEADS_MAX = 1000
 LOADED_AT_ONCE = 1000
 
@@ -90,7 +90,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
         self._task: asyncio.Task[None] | None = None
 
     def _title(self) -> str:
-        return f"{self._version} of {shown(self._session.url)}"
+        return f"{self._version} of {redact_url(self._session.url)}"
 
     def _facts(self) -> Facts:
         return [
@@ -119,7 +119,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
 
     @property
     def error(self) -> AlpheusError | None:
-        """Why the replica does not follow the log at present; None means that it does. Unless the replica has ended,
+        """The reason why the replica does not follow the log now; None while it follows. Unless the replica has ended,
         reads continue with what was copied."""
         return self._ended or self._error or self._unmeasured
 
@@ -149,7 +149,7 @@ class AsyncReplica(Shown, PinnedReads, AsyncClosing):
             ) from None
 
     async def close(self) -> None:
-        """Stop following. Idempotent; reads after it raise InvalidInput."""
+        """Stop following. Later reads raise InvalidInput; further calls of `close` do nothing."""
         self._end(InvalidInput("the replica was closed", hint="open another one with catalog.replica()"))
         task, self._task = self._task, None
         self._session.leave(self.close)

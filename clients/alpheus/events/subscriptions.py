@@ -26,7 +26,7 @@ from alpheus_journal.model.answers import Position
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.operations import CreateSubscription, DropSubscription
-from alpheus_journal.urls import typed
+from alpheus_journal.urls import redact_input
 from alpheus_journal.wire import positions as rules
 
 LATEST = "latest"
@@ -34,7 +34,7 @@ LATEST = "latest"
 
 
 class SubscriptionTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer asks of its subscription. None means that the consumer leaves the value open."""
+    """The values that a consumer asks for. None means that the consumer leaves the value open."""
 
     namespaces: tuple[str, ...] | None = None
     names: tuple[str, ...] | None = None
@@ -96,8 +96,8 @@ def no_subscription(name: str, reason: str = "") -> NotFound:
     return NotFound(
         f"there is no subscription {name}{reason}",
         kind="no_subscription",
-        hint=f"create it with `alpheus subscription create {typed(name)}`, or call catalog.subscribe, which creates"
-        " a missing subscription",
+        hint=f"create it with `alpheus subscription create {redact_input(name)}`, or call catalog.subscribe, which"
+        " creates a missing subscription",
     )
 
 

@@ -1,4 +1,4 @@
-"""Which rows of which files changed: row changes of one table as files and predicates. Changes are not netted.
+"""Row changes of one table as rows of files: files and predicates. Changes are not netted.
 
 - An append inserts the rows of its segments.
 - An overwrite deletes the rows that were visible, and inserts those of its segments.

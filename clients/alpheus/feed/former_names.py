@@ -1,4 +1,4 @@
-"""What a table was called before, and what it is called now, as the log tells."""
+"""The former names of a table, and its name now, as the log records them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from alpheus.catalog import Catalog
-from alpheus.feed.log import follow, id_reader, pair, read_events
+from alpheus.feed.log import follow, id_reader, read_events, split_name
 from alpheus.feed.trail import IdAt, TableTrail
 from alpheus.models import Table
 from alpheus.session.arguments import Name
@@ -98,5 +98,5 @@ def find_moved(catalog: Catalog, name: Name) -> Table | None:
             trail = TableTrail(then.full_name, then.id)
             for _ in follow(catalog, trail, version, head):
                 pass
-            return catalog.at(head).load_table(pair(trail.name)) if trail.exists else None
+            return catalog.at(head).load_table(split_name(trail.name)) if trail.exists else None
     return None

@@ -1,4 +1,4 @@
-"""What feeds read of a catalog: events, recorded transactions and table definitions, with operations as classes.
+"""The reads of feeds: events, recorded transactions and table definitions, with operations as classes.
 
 `Catalog.events` and `Catalog.log` return the same to users, as plain dicts and names.
 """
@@ -55,7 +55,7 @@ def follow(
         trail.id_at = id_reader(catalog)
     while after < until:
         name, was_there = trail.name, trail.exists
-        wanted: dict[str, Any] = {"names": [pair(name)]}
+        wanted: dict[str, Any] = {"names": [split_name(name)]}
         if not was_there:  # the table may come back under any name
             wanted = {"kinds": ["table", "namespace"], "actions": _BRING_BACK}
         with read_events(catalog, after=after, until=until, **wanted) as events:
@@ -71,7 +71,7 @@ def follow(
 _BRING_BACK = ("TABLE_UNDROP", "NAMESPACE_UNDROP", "TABLE_CREATE", "TABLE_REGISTER", "TABLE_RENAME")
 
 
-def pair(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Return a name as a pair, which is never read as a pattern."""
     namespace, _, last = name.rpartition(".")
     return namespace, last

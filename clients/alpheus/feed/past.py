@@ -1,4 +1,4 @@
-"""Which row changes a later one undid, and at which versions a table had the same rows."""
+"""Find row changes that a later one undid, and versions at which a table had the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all streams share: the head, retries and waiting for news. Here, too: streams of the catalog's events."""
+"""The common part of all streams (the head, retries, waiting for news), and streams of the catalog's events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from alpheus_journal.errors import Exhausted, InvalidInput, OutcomeUnknown, Unav
 T = TypeVar("T")
 
 HOLD_SECONDS = 0.25
-"""How long a stream with nothing new blocks Spark. The other streams of the same query wait for it."""
+"""The time for which a stream with nothing new blocks Spark. The other streams of the same query wait for it."""
 IDLE_ADVANCE_SECONDS = 600.0
 """After this time without news an empty batch moves the position to the head, so that the position does not expire."""
 RETRY_SECONDS_MAX = 5.0

@@ -77,7 +77,7 @@ def position_of(offset: Mapping[str, Any]) -> StreamPosition:
 
 
 class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream of a table is asked for; see `SparkCatalog.stream`. `start` is "snapshot", "now", or the version or
+    """The request for a stream of a table; see `SparkCatalog.stream`. `start` is "snapshot", "now", or the version or
     time after which the stream begins."""
 
     table: Name
@@ -90,7 +90,7 @@ class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream of events is asked for. `start` is None (all events that are kept), "now", or the version or time
+    """The request for a stream of events. `start` is None (all events that are kept), "now", or the version or time
     after which the stream begins."""
 
     start: When = None

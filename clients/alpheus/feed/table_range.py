@@ -6,7 +6,7 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.feed.former_names import name_at
-from alpheus.feed.log import pair
+from alpheus.feed.log import split_name
 from alpheus.feed.trail import TableTrail
 from alpheus.models import Table
 from alpheus.session.arguments import Name, When
@@ -55,7 +55,7 @@ def range_of(catalog: Catalog, name: Name, after: When, until: When) -> TableRan
 def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:
     """Return whether the table exists. Raises InvalidInput (`table_replaced`) when another table has its name."""
     try:
-        found = snapshot.load_table(pair(name))
+        found = snapshot.load_table(split_name(name))
     except NotFound:
         return False
     if found.id != table_id:
@@ -72,7 +72,7 @@ def _range_since_creation(catalog: Catalog, table: Table, until: int) -> TableRa
     oldest = catalog.info().oldest_version
     former = name_at(catalog, table.full_name, oldest, until)
     try:
-        found = catalog.at(oldest).load_table(pair(former))
+        found = catalog.at(oldest).load_table(split_name(former))
     except NotFound:
         return TableRange(table=table, name=former, exists=False, after=oldest, until=until)
     raise Expired(

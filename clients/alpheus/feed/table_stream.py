@@ -13,7 +13,7 @@ import msgspec
 from alpheus.catalog import Catalog
 from alpheus.feed.change_sets import ChangeReader, ChangeSet, refuse_removals
 from alpheus.feed.former_names import name_at
-from alpheus.feed.log import follow, pair
+from alpheus.feed.log import follow, split_name
 from alpheus.feed.past import RowHistory
 from alpheus.feed.stream import HOLD_SECONDS, Stream
 from alpheus.feed.stream_position import StreamPosition, StreamTerms
@@ -41,8 +41,8 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class VersionStep(msgspec.Struct, frozen=True):
-    """What one version did to the table. `base` is an earlier version at which the table existed. `is_last` says that
-    the table does not exist after this version."""
+    """The changes of one version to the table. `base` is an earlier version at which the table existed. `is_last` says
+    that the table does not exist after this version."""
 
     version: int
     sets: tuple[ChangeSet, ...]
@@ -169,7 +169,7 @@ class TableStream(Stream):
         if version <= known:
             return name_at(self._catalog, name, version, known)
         with contextlib.suppress(NotFound):
-            if self._catalog.at(version).load_table(pair(name)).id == self._own_id:
+            if self._catalog.at(version).load_table(split_name(name)).id == self._own_id:
                 self._known = name, version
                 return name
         trail = TableTrail(name, self._own_id)
@@ -182,7 +182,7 @@ class TableStream(Stream):
     def _load_table(self, version: int) -> Table:
         """Return the table at a version. Raises NotFound, or InvalidInput (`table_replaced`), when it does not
         exist."""
-        table = self._catalog.at(version).load_table(pair(self._find_name(version)))
+        table = self._catalog.at(version).load_table(split_name(self._find_name(version)))
         if table.id != self._own_id:
             raise InvalidInput(
                 f"table {table.full_name} was dropped and created again, with id {table.id}; the stream follows id"
@@ -281,7 +281,9 @@ class TableStream(Stream):
                 )
                 for event, changes in events:
                     if trail.altered_version == event.version and trail.exists:
-                        self._check_columns(self._catalog.at(event.version).load_table(pair(trail.name)))
+                        self._check_columns(
+                            self._catalog.at(event.version).load_table(split_name(trail.name))
+                        )
                     sets = [
                         each
                         for number, change in enumerate(changes)
@@ -317,7 +319,7 @@ class TableStream(Stream):
         former = self._find_name(begin)
         exists = check_same_table(self._catalog.at(begin), former, self._own_id)
         if exists:
-            self._check_columns(self._catalog.at(begin).load_table(pair(former)))
+            self._check_columns(self._catalog.at(begin).load_table(split_name(former)))
         self._trail = TableTrail(former, self._own_id, exists=exists)
         self._begin = self._scanned = begin
 
@@ -439,7 +441,7 @@ class TableStream(Stream):
 
     def _watched_events(self) -> tuple[str, dict[str, Any]]:
         assert self._trail is not None
-        return self._trail.name, {"names": [pair(self._trail.name)]}
+        return self._trail.name, {"names": [split_name(self._trail.name)]}
 
 
 def check_present_name(table: Table, name: Name) -> None:

@@ -66,7 +66,7 @@ PART_SIZE_BYTES = 256 << 20
 by itself."""
 PART_FILES_MAX = 1000
 _MARKS_MAX = 8
-"""How many damaged marks of one part are skipped."""
+"""The greatest number of damaged marks of one part that are skipped."""
 _MARKS_READ_AT_ONCE = 8
 _LONG_TRIES_MAX = 5
 _PREFIX = "alpheus.import."

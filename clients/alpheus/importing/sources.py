@@ -28,7 +28,7 @@ class Source(abc.ABC):
 
     format: str
     location: str
-    """Where the source is. Together with `version`, its state, it is enough to open the source again."""
+    """The place of the source. The place and `version`, the source's state, are enough to open the source again."""
     version: str = ""
     schema: pa.Schema
     """The schema of the rows of all files, with types of native tables (`schemas.table_schema`)."""

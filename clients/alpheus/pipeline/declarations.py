@@ -38,8 +38,8 @@ class Misdeclared(InvalidInput):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """How two declarations differ. `removed_*` names the tables that only the recorded declaration has, `added_*` those
-    that only the new one has. `kept_*` holds the recorded tables that both have."""
+    """The difference of two declarations. `removed_*` names the tables that only the recorded declaration has,
+    `added_*` those that only the new one has. `kept_*` holds the recorded tables that both have."""
 
     removed_inputs: tuple[str, ...]
     added_inputs: tuple[str, ...]

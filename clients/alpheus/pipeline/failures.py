@@ -1,4 +1,4 @@
-"""What stops a run, how often a job's work was tried, and the text that is recorded of an error."""
+"""Exceptions that stop a run, the number of a job's attempts, and the text that is recorded of an error."""
 
 from __future__ import annotations
 

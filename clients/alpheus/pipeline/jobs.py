@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Jobs(Protocol):
-    """What the runner and the planner need of a declared pipeline: the arguments of `Pipeline`, and its jobs."""
+    """A declared pipeline for the runner and the planner: the arguments of `Pipeline`, and its jobs."""
 
     name: str
     retries: int

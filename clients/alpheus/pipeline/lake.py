@@ -19,7 +19,7 @@ class JobRun(Protocol):
 
 
 class JobLake(Protocol):
-    """What runs of jobs need: a catalog, its storage, and an engine that reads and writes rows.
+    """The environment of runs of jobs: a catalog, its storage, and an engine that reads and writes rows.
     `alpheus.spark.SparkCatalog` implements it."""
 
     @property

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.feed.log import pair, read_log
+from alpheus.feed.log import read_log, split_name
 from alpheus.models import Job as StoredJob
 from alpheus.models import Table
 from alpheus.pipeline.declarations import (
@@ -21,7 +21,7 @@ from alpheus_journal.model.answers import LogEntry
 from alpheus_journal.model.operations import RecordedTransaction, RenameObject
 
 Reader = Transaction | Snapshot
-"""What a run reads entries with: its transaction, or a snapshot, which records no reads."""
+"""The reader of a run's entries: the run's transaction, or a snapshot, which records no reads."""
 
 
 class Outputs:
@@ -94,7 +94,7 @@ class Outputs:
         name: str = table.full_name
         while name:
             searched = name
-            with read_log(self._catalog, pair(name), until) as log:
+            with read_log(self._catalog, split_name(name), until) as log:
                 for entry in log:
                     types = set()
                     for action in reversed(entry.transaction.actions):

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction
-from alpheus.feed.log import pair, read_events
+from alpheus.feed.log import read_events, split_name
 from alpheus.models import EPOCH, Commit, Table, time_of
 from alpheus.models import Job as StoredJob
 from alpheus.session.arguments import When
@@ -136,7 +136,9 @@ def _find_change_times(catalog: Catalog, behind: Iterable[tuple[str, int]], unti
     times = []
     while after < until:
         names = sorted({name for name, _ in followed})
-        with read_events(catalog, after=after, until=until, names=[pair(name) for name in names]) as events:
+        with read_events(
+            catalog, after=after, until=until, names=[split_name(name) for name in names]
+        ) as events:
             for event in events:
                 after = event.version
                 steps = [
@@ -402,7 +404,7 @@ def _rewind(
         ):
             _move(tx, name, stored[job], then)
     for output in sorted(outputs):
-        table = pair(output)
+        table = split_name(output)
         if _content_of(tx.load_table(table)) != _content_of(target.load_table(table)):
             tx.restore_table(table, target.version)
 
@@ -438,7 +440,7 @@ def _find_own(past: Past, jobs: set[str]) -> tuple[set[str], set[str]]:
 
 def _refuse_foreign(catalog: Catalog, own: set[str], tables: set[str], after: int, until: int) -> None:
     found: list[tuple[str, int, str, str]] = []  # (table, version, what, transaction)
-    names = [pair(name) for name in sorted(tables)]
+    names = [split_name(name) for name in sorted(tables)]
     with read_events(catalog, after=after, until=until, names=names) as events:
         for event in events:
             found += _find_foreign(event, own, tables)

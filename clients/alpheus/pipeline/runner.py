@@ -27,7 +27,7 @@ from alpheus.aio import session_of
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.events.events import stored_events
-from alpheus.feed.log import pair
+from alpheus.feed.log import split_name
 from alpheus.models import Commit
 from alpheus.models import Job as StoredJob
 from alpheus.pipeline.declarations import Misdeclared, has_run
@@ -57,14 +57,14 @@ from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operations import AdvancePipeline, Read
 
 CONFLICTS_MAX = 20
-"""How often a run is tried again after a conflict over an output, before the conflict counts as a failure."""
+"""The number of retries after a conflict over an output, before the conflict counts as a failure."""
 CONFLICT_PAUSE_SECONDS_MAX = 1.0
 OUTAGE_PAUSE_SECONDS_MAX = 5.0
 BACKOFF_SECONDS_MAX = 3600.0
 POLL_SECONDS = 0.2
-"""How often `serve` checks its `stop` event, if it has one."""
+"""The interval at which `serve` checks its `stop` event, if it has one."""
 LEASE_LOOK_SECONDS = 1.0
-"""How often a runner that waits for another runner's lease looks again."""
+"""The interval at which a runner that waits for another runner's lease looks again."""
 _UNDROPS = frozenset({"TABLE_UNDROP", "NAMESPACE_UNDROP"})
 
 
@@ -204,7 +204,7 @@ class Runner:
                 if not is_passing(error):
                     raise
                 self._sleep(self._random.uniform(0.5, 1.0) * OUTAGE_PAUSE_SECONDS_MAX)
-        wanted = {ObjectName(Kind.TABLE, *pair(name)) for name in names} | {
+        wanted = {ObjectName(Kind.TABLE, *split_name(name)) for name in names} | {
             pipeline_name(self._pipeline.name)
         }
         task = run(_start_task(self._follow(after, EventFilter(actions=_UNDROPS, also=frozenset(wanted)))))

@@ -16,7 +16,7 @@ import msgspec
 
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
 from alpheus.feed.former_names import name_at, names_before
-from alpheus.feed.log import follow, id_reader, pair, read_events
+from alpheus.feed.log import follow, id_reader, read_events, split_name
 from alpheus.feed.trail import RowChange, TableTrail
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
@@ -46,8 +46,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has to do. Inputs are read at `version`, which was committed at `created_at`; outputs are those of the
-    version at which the transaction began."""
+    """The work of one run. Inputs are read at `version` (committed at `created_at`), outputs at the pinned version."""
 
     version: int
     created_at: datetime
@@ -199,7 +198,7 @@ class Planner:
         self, reader: Reader, job: Job
     ) -> tuple[dict[str, Table | None], dict[tuple[str, str], Table | None]]:
         """Load the tables of the job's inputs, by key, and of its outputs, by name. Missing tables are None."""
-        names = {key: pair(self.table_name(job, key)) for key in job.inputs}
+        names = {key: split_name(self.table_name(job, key)) for key in job.inputs}
         tables = load_existing(reader, [*names.values(), *job.outputs])
         inputs = {key: tables.get(name) for key, name in names.items()}
         return inputs, {name: tables.get(name) for name in job.outputs}
@@ -282,7 +281,7 @@ class Planner:
         for key, value in job.inputs.items():
             table, position = tables[key], known.get(key)
             if position is None and table is None and key in self._renamed[job.name]:
-                table = load_existing(reader, [pair(value.full_name)]).get(pair(value.full_name))
+                table = load_existing(reader, [split_name(value.full_name)]).get(split_name(value.full_name))
             if table is None and key in former and self._had_declared_name(value, former[key]):
                 with contextlib.suppress(Expired, InvalidInput):  # in that case the table counts as missing
                     table = self._find_renamed_input(reader, key, value, former[key], until)
@@ -355,7 +354,7 @@ class Planner:
         for former in names_before(self._catalog, position.table, oldest, position.version):
             if former == declared.full_name:
                 return True
-        then = load_existing(self._catalog.at(oldest), [pair(former)]).get(pair(former))
+        then = load_existing(self._catalog.at(oldest), [split_name(former)]).get(split_name(former))
         return then is not None and then.id == position.table_id  # earlier names are not kept
 
     def _find_renamed_input(
@@ -366,11 +365,11 @@ class Planner:
         trail = TableTrail(position.table or declared.full_name, position.table_id)
         for _ in follow(self._catalog, trail, position.version, until):
             pass
-        found = load_existing(reader, [pair(trail.name), pair(declared.full_name)])
-        table = found.get(pair(trail.name)) if trail.exists else None
+        found = load_existing(reader, [split_name(trail.name), split_name(declared.full_name)])
+        table = found.get(split_name(trail.name)) if trail.exists else None
         if table is not None and table.id == position.table_id:
             return table
-        other = table or found.get(pair(declared.full_name))
+        other = table or found.get(split_name(declared.full_name))
         if other is None:
             return None
         raise InvalidInput(
@@ -388,7 +387,7 @@ class Planner:
         snapshot = self._catalog.at(version)
         then = dict(inputs)
         names = {
-            key: pair(table.full_name)
+            key: split_name(table.full_name)
             for key, table in inputs.items()
             if (table.namespace, table.name) not in job.outputs
         }
@@ -396,7 +395,8 @@ class Planner:
         for key, name in names.items():
             table = tables.get(name)
             if table is None or table.id != inputs[key].id:
-                former = pair(name_at(self._catalog, inputs[key].full_name, version, inputs[key].version))
+                former_name = name_at(self._catalog, inputs[key].full_name, version, inputs[key].version)
+                former = split_name(former_name)
                 table = load_existing(snapshot, [former]).get(former)
             if table is None or table.id != inputs[key].id:
                 return None
@@ -427,7 +427,7 @@ class Planner:
         snapshot = self._catalog.at(declared.start)
         version = min(snapshot.version, until)
         former = name_at(self._catalog, table.full_name, version, until)
-        then = load_existing(snapshot, [pair(former)]).get(pair(former))
+        then = load_existing(snapshot, [split_name(former)]).get(split_name(former))
         if then is None or then.id != table.id:
             return None  # the table was created later
         return version, TableTrail(former, table.id)
@@ -494,7 +494,7 @@ class Planner:
                 yield from self._read_changes_apart(trails, afters, position, until, found)
                 return
             names = {trail.name for trail in trails.values()}
-            pairs = [pair(name) for name in sorted(names)]
+            pairs = [split_name(name) for name in sorted(names)]
             with read_events(self._catalog, after=position, until=until, names=pairs) as events:
                 for event in events:
                     position = event.version
@@ -543,7 +543,7 @@ def _with_key(
 
 
 class _Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in the triggering inputs, and the `version` that the run reads.
+    """The changes of the triggering inputs, and the `version` that the run reads.
 
     `changes` has for each input its changes, or None for all rows; `begins` the version after which a list begins;
     `trails` the trails of the tables, as of the last event read.

@@ -161,7 +161,7 @@ def _root(storage: Storage, path: str) -> str:
 
 
 def _find_fault_on_disk(place: str, file: DataFile) -> str:
-    """What is wrong with a file, or "" when nothing is, or when this process cannot tell."""
+    """Return the fault of a file, or "" when the file has no fault or this process cannot check it."""
     try:
         info = os.stat(place)
     except (FileNotFoundError, NotADirectoryError):
@@ -445,7 +445,7 @@ def _batches(parquet: pq.ParquetFile, groups: list[int], names: list[str]) -> It
 
 
 def _visible_mask(predicates: Sequence[Predicate], operands: _Operands, length: int) -> pa.Array | None:
-    """Which rows no predicate hides. None means all."""
+    """Return which rows no predicate hides. None means all."""
     visible: pa.Array | None = None
     for predicate in predicates:
         visible = _both(visible, pc.invert(keep(predicate, operands, length)))

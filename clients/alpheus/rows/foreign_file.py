@@ -18,7 +18,14 @@ import pyarrow.parquet as pq
 from alpheus.rows.file_reader import BATCH_ROWS_MAX
 from alpheus_journal.errors import InvalidInput, NotFound, Unavailable
 from alpheus_journal.tables.columns import is_list, strip_field_ids
-from alpheus_journal.urls import SECRET_NAMES, has_bare_option, has_scheme, hidden_in, shown, typed
+from alpheus_journal.urls import (
+    SECRET_NAMES,
+    has_bare_option,
+    has_scheme,
+    redact_input,
+    redact_text,
+    redact_url,
+)
 
 # --- places ----------------------------------------------------------------------------------------
 
@@ -57,7 +64,7 @@ def locate(path: str | os.PathLike[str]) -> Place:
         )
     if parts.fragment or has_bare_option(parts.query) or _may_hold_secret(parts.query):
         raise InvalidInput(
-            f"{shown(text)!r} may hold a secret, which must not be recorded",
+            f"{redact_url(text)!r} may hold a secret, which must not be recorded",
             kind="bad_argument",
             hint="leave the secret out: credentials are found by the usual AWS chain; write # in a path as %23",
         )
@@ -68,7 +75,7 @@ def locate(path: str | os.PathLike[str]) -> Place:
         address = urlunsplit(parts._replace(query=urlencode({k: v for k, v in query.items() if v})))
         system, place = pafs.FileSystem.from_uri(address)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _open_error(text, hidden_in(str(error))[:200]) from None
+        raise _open_error(text, redact_text(str(error))[:200]) from None
     place = place.rstrip("/") or place
     return Place(place if parts.scheme == "file" else text, system, place)
 
@@ -76,16 +83,17 @@ def locate(path: str | os.PathLike[str]) -> Place:
 def absolute(path: object) -> str:
     """A URL unchanged, or the absolute path of a file on this machine. Raises InvalidInput (`bad_argument`)."""
     if not isinstance(path, str | os.PathLike) or not (text := os.fspath(path)) or not isinstance(text, str):
-        raise InvalidInput(f"{typed(path)} is not a path", kind="bad_argument")
+        raise InvalidInput(f"{redact_input(path)} is not a path", kind="bad_argument")
     if has_scheme(text):
         return text
-    if shown(text) != text and not os.path.lexists(text):
+    if redact_url(text) != text and not os.path.lexists(text):
         raise _open_error(text, "it is neither an existing file nor a URL")
     return os.path.abspath(text)
 
 
 def _may_hold_secret(query: str) -> bool:
-    """Whether a query may hold a secret, also inside a URL that is the value of an option and is escaped once more."""
+    """Return whether a query may hold a secret, also inside a URL that is the value of an option and is escaped once
+    more."""
     texts = [query, *(text for option in parse_qsl(query, keep_blank_values=True) for text in option)]
     for text in texts:
         while (decoded := unquote(text)) != text:
@@ -97,7 +105,7 @@ def _may_hold_secret(query: str) -> bool:
 
 def _open_error(text: str, reason: str) -> InvalidInput:
     return InvalidInput(
-        f"{shown(text)[:300]!r} cannot be opened: {reason}",
+        f"{redact_url(text)[:300]!r} cannot be opened: {reason}",
         kind="bad_argument",
         hint="give a path, file:///path, s3://bucket/path or gs://bucket/path",
     )
@@ -111,7 +119,7 @@ def files_below(place: Place) -> list[pafs.FileInfo]:
         if info.type is pafs.FileType.File:
             return [info]
         if info.type is pafs.FileType.NotFound:
-            raise NotFound(f"there is no file or folder at {shown(place.text)[:300]}", kind="no_file")
+            raise NotFound(f"there is no file or folder at {redact_url(place.text)[:300]}", kind="no_file")
         found = place.system.get_file_info(pafs.FileSelector(place.path, recursive=True))
     except (pa.ArrowException, OSError) as error:
         raise read_error(place, place.text, error) from None
@@ -140,7 +148,7 @@ def stamp_of(place: Place, info: pafs.FileInfo) -> str:
 
 def read_error(place: Place, name: str, error: Exception) -> InvalidInput | Unavailable:
     """The error for a failed read. Unavailable means that a retry may succeed."""
-    reason = f"{shown(name)[:300]} cannot be read: {hidden_in(str(error))[:300]}"
+    reason = f"{redact_url(name)[:300]} cannot be read: {redact_text(str(error))[:300]}"
     if isinstance(error, FileNotFoundError):
         return changed_error(name, "it was deleted")
     is_local = isinstance(place.system, pafs.LocalFileSystem)
@@ -151,7 +159,7 @@ def read_error(place: Place, name: str, error: Exception) -> InvalidInput | Unav
 
 def changed_error(name: str, how: str) -> InvalidInput:
     return InvalidInput(
-        f"{shown(name)[:300]} has changed since the import began: {how}",
+        f"{redact_url(name)[:300]} has changed since the import began: {how}",
         kind="source_changed",
         hint="import it again from the beginning, when no process writes to it",
     )

@@ -82,7 +82,7 @@ _TEMPORAL = ("DATE", "TIMESTAMP6", "TIMESTAMPTZ6")
 
 
 def _is_nat(value: Any) -> bool:
-    """Whether the value is pandas' NaT, a datetime that does not equal itself. NaT means NULL."""
+    """Return whether the value is pandas' NaT, a datetime that does not equal itself. NaT means NULL."""
     return isinstance(value, dt.datetime) and value != value
 
 
@@ -115,8 +115,8 @@ def _value_without_missing(value: Any, column: Column) -> Any:
 
 
 def _is_datetime(value: Any, *, zoned: bool) -> bool:
-    """Whether the value is a datetime with or without a zone, as `zoned` says, and without the nanoseconds that pandas
-    has and Arrow would drop."""
+    """Return whether the value is a datetime with or without a zone, as `zoned` says, and without the nanoseconds that
+    pandas has and Arrow would drop."""
     return (
         isinstance(value, dt.datetime)
         and (value.utcoffset() is not None) == zoned
@@ -299,7 +299,7 @@ def arrow_of(data: Any) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
             'name the columns, as in pyarrow.table({"name": values})',
         ) from None
     raise InvalidInput(
-        f"{type(data).__name__} is no data that can be written",
+        f"{type(data).__name__} is not data that can be written",
         hint="compute it first, with .collect()"
         if hasattr(data, "collect")
         else "give a pyarrow Table, RecordBatch, RecordBatchReader or Dataset, a pandas or polars DataFrame,"

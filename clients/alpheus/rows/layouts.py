@@ -16,8 +16,8 @@ FAILURES = (pa.ArrowException, ValueError, TypeError, IndexError)
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether an array of the type has a plain layout at every depth. The answer is not cached, because many extension
-    types of users cannot be hashed."""
+    """Return whether an array of the type has a plain layout at every depth. The answer is not cached, because many
+    extension types of users cannot be hashed."""
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType) or types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return False

@@ -86,7 +86,7 @@ class _SortedRun:
         self._batch: pa.RecordBatch | None = None
         self._start = self._end = self._size = 0  # of the rows at hand
         self.level = level
-        """How often its rows were merged already."""
+        """The number of times that its rows were merged already."""
         self.is_on_disk = is_on_disk
         self.held = 0
         """Bytes in memory. Batches count whole, also where only their last rows are left."""

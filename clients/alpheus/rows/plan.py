@@ -339,7 +339,7 @@ class _Range(NamedTuple):
 
 def _ranges(term: Predicate) -> dict[_Key, tuple[Column, _Range]]:
     """By column: the range of values that a row can have where the predicate is TRUE. Columns that can have any value
-    are left out. NaN is in no range and is no bound; a term that can be TRUE for NaN has no range."""
+    are left out. NaN is in no range and is not a bound; a term that can be TRUE for NaN has no range."""
     match term:
         case In(column, values) if values and not any(value != value for value in values):
             return {_key(column): (column, _Range(min(values), max(values), frozenset(values)))}

@@ -33,7 +33,7 @@ Where = str | Predicate
 
 
 def predicate_of(where: Where | None, columns: Sequence[Column]) -> Predicate | None:
-    """The predicate of `where`, for a table with these columns. Raises InvalidInput (`bad_predicate`)."""
+    """Return the predicate of `where`, for a table with these columns. Raises InvalidInput (`bad_predicate`)."""
     if where is None:
         return None
     from alpheus.where.conditions import as_predicate  # imports a parser, which only text needs

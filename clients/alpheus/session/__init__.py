@@ -32,7 +32,7 @@ call.
   it is compared with more versions, so it can only be refused more often. A daemon behind the begin version catches
   up first.
 - Its refusal is not reported, because it may rest on the older begin version. The refused transaction will never be
-  applied, so the client asks for the head and begins again with a new id. An unknown outcome is no refusal: the same
+  applied, so the client asks for the head and begins again with a new id. An unknown outcome is not a refusal: the same
   id continues.
 - The version is of this history: a call without an answer, or a lost connection, ends the knowledge, and the next
   question for the head carries the token. Answers about the head count as knowledge. Numbered versions, stale reads,

@@ -12,7 +12,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At, Back, Timestamp
-from alpheus_journal.urls import has_scheme, typed
+from alpheus_journal.urls import has_scheme, redact_input
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def parse_name(kind: Kind, name: Name) -> ObjectName:
         if dot and namespace and last:
             return ObjectName(kind, namespace, last)
     raise InvalidInput(
-        f"{typed(name)[:120]!r} names no {kind.label}",
+        f"{redact_input(name)[:120]!r} names no {kind.label}",
         kind="bad_name",
         hint="write namespace.name, for example sales.orders",
     )
@@ -84,7 +84,9 @@ def parse_when(when: When) -> At:
     if when is None or when == "latest":
         return None
     if isinstance(when, bool) or not isinstance(when, int | str | datetime):
-        raise InvalidInput(f"{typed(when)[:120]} names no version", kind="bad_version", hint=_WHEN_HINT)
+        raise InvalidInput(
+            f"{redact_input(when)[:120]} names no version", kind="bad_version", hint=_WHEN_HINT
+        )
     if isinstance(when, str):
         if when.isascii() and when.removeprefix("-").isdecimal():
             when = int(when)
@@ -97,13 +99,13 @@ def parse_when(when: When) -> At:
                 ) from None
         elif _LIKE_A_TIME.fullmatch(when):
             raise InvalidInput(
-                f"{typed(when)[:80]!r} is not an RFC 3339 time with a zone",
+                f"{redact_input(when)[:80]!r} is not an RFC 3339 time with a zone",
                 kind="bad_version",
                 hint=_WHEN_HINT,
             )
         else:
             raise InvalidInput(
-                f"{typed(when)[:120]!r} is not a version; this release has no tags",
+                f"{redact_input(when)[:120]!r} is not a version; this release has no tags",
                 kind="not_supported",
                 hint=_WHEN_HINT,
             )

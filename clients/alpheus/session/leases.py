@@ -18,7 +18,7 @@ from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_name
 from alpheus_journal.log import leases
-from alpheus_journal.log.leases import Held
+from alpheus_journal.log.leases import HeldLease
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import ObjectInfo, Storage
@@ -126,7 +126,7 @@ class LeasedVersion:
     """A version with a lease, and the reads of it after its slot has expired. `release` ends the lease, as does the end
     of the session."""
 
-    def __init__(self, session: Session, storage: Storage, held: Held) -> None:
+    def __init__(self, session: Session, storage: Storage, held: HeldLease) -> None:
         self._session = session
         self._storage = storage
         self._held = held

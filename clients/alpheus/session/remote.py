@@ -57,7 +57,7 @@ from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage, normal_url, open_storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
 from alpheus_journal.wire import symbols as symbols_wire
@@ -107,7 +107,7 @@ _ALL = EventFilter()
 def target_of(url: str) -> str:
     """gRPC's target for a daemon's URL. Raises InvalidInput (`bad_url`) for a URL that names no daemon."""
     refused = InvalidInput(
-        f"{shown(url)!r} names no daemon",
+        f"{redact_url(url)!r} names no daemon",
         kind="bad_url",
         hint="give grpc://host:7480 or unix:///path/to.sock",
     )
@@ -207,12 +207,12 @@ class RemoteAccess:
         if isinstance(wanted, Storage):
             return wanted
         if wanted is not None and not isinstance(wanted, str):
-            raise InvalidInput(f"storage={shown(wanted)} is neither a URL nor a Storage", kind="bad_url")
+            raise InvalidInput(f"storage={redact_url(wanted)} is neither a URL nor a Storage", kind="bad_url")
         url = normal_url(wanted or info.storage_url)
         hint = "pass storage=, the URL under which this process reaches the catalog's storage"
         if url.startswith("memory:"):
             raise InvalidInput(
-                f"the storage {shown(url)} is in the memory of another process",
+                f"the storage {redact_url(url)} is in the memory of another process",
                 kind="storage_unreachable",
                 hint="use a catalog on a storage that both processes can reach",
             )
@@ -220,7 +220,7 @@ class RemoteAccess:
             store = await asyncio.to_thread(open_storage, url)
         except NotFound as missing:
             raise InvalidInput(
-                f"this process cannot find the storage {shown(url)}: {missing.message}",
+                f"this process cannot find the storage {redact_url(url)}: {missing.message}",
                 kind="storage_unreachable",
                 hint=hint,
             ) from None
@@ -228,7 +228,7 @@ class RemoteAccess:
         if not await store.exists(head):
             await store.close()
             raise InvalidInput(
-                f"the storage {shown(url)} does not hold version {info.version} of the daemon's catalog",
+                f"the storage {redact_url(url)} does not hold version {info.version} of the daemon's catalog",
                 kind="storage_unreachable",
                 hint=hint,
             )
@@ -477,7 +477,7 @@ class RemoteAccess:
             raise self._failure(error, size=request.ByteSize()) from None
 
     def is_connected(self) -> bool:
-        """Whether the connection is open, as far as this process knows."""
+        """Return whether the connection is open, as far as this process knows."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def ready(self) -> None:

@@ -15,7 +15,7 @@ from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Loaded, Page
 from alpheus_journal.storage import Storage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
         self._has_expired = False
 
     def _title(self) -> str:
-        return f"{self.version} of {shown(self._session.url)}"
+        return f"{self.version} of {redact_url(self._session.url)}"
 
     def _facts(self) -> Facts:
         return snapshot_facts(self._at, self.is_leased)
@@ -48,7 +48,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
 
     @property
     def info(self) -> VersionInfo:
-        """When the version was created, and the token from which events after the version can be followed."""
+        """The time of the version, and the token from which events after the version can be followed."""
         return self._at
 
     @property

@@ -41,13 +41,13 @@ from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 1000
 HELD_VERSIONS_MAX = 16
-"""How many versions a SparkCatalog leases: the last ones from which frames were made."""
+"""The greatest number of versions that a SparkCatalog leases: the last ones from which frames were made."""
 
 
 def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -122,7 +122,7 @@ class SparkCatalog(Lake):
         self.lists = FileLists(self.storage, run)
 
     def __repr__(self) -> str:
-        return f"<SparkCatalog {shown(self.catalog.url)}>"
+        return f"<SparkCatalog {redact_url(self.catalog.url)}>"
 
     def close(self) -> None:
         """Give up the leases of frames, and close the catalog if this object opened it. Idempotent."""
@@ -564,7 +564,7 @@ class SparkCatalog(Lake):
 
 def _unreachable(url: str) -> InvalidInput:
     return InvalidInput(
-        f"the catalog {shown(url)} is in the memory of one process, which Spark's processes cannot reach",
+        f"the catalog {redact_url(url)} is in the memory of one process, which Spark's processes cannot reach",
         kind="storage_unreachable",
         hint="use a catalog on storage, for example file:///lake",
     )

@@ -59,7 +59,7 @@ exec {java} "$@"
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What one `java` command printed about itself.
+    """The facts that one `java` command printed about itself.
 
     `home` is the runtime's directory and `major` its Java version, or None when the command did not print them.
     `refusal` says why Spark cannot be started with this Java, and is empty when it can.

@@ -30,7 +30,7 @@ from alpheus_journal.model.definitions import TableDef
 
 
 class BaseRun(abc.ABC):
-    """What a job's function sees; see `JobRun`. This class checks names; subclasses read and write."""
+    """The argument of a job's function; see `JobRun`. This class checks names; subclasses read and write."""
 
     version: int
     previous: int | None

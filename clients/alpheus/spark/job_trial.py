@@ -36,7 +36,7 @@ CHANGE_TYPE = CHANGE_COLUMNS[0]
 
 
 class TrialRun(BaseRun):
-    """What the function gets instead of a `JobRun`. Its version is 1; `previous` is 0, or None in a full run."""
+    """Replaces `JobRun` when a job's function is tried. Its version is 1; `previous` is 0, or None in a full run."""
 
     def __init__(
         self,

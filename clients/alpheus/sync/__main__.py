@@ -69,7 +69,7 @@ RETURNED = {
     "AsyncSnapshot": "Snapshot(self, {})",
     "AsyncTransaction": "Transaction({})",
 }
-"""How the synchronous client wraps a value of an asynchronous class."""
+"""Expressions that wrap a value of an asynchronous class for the synchronous client."""
 
 NAMES = {"AsyncIterator": "Iteration"} | {
     name: name.removeprefix("Async") for name in RETURNED if name != "AsyncIterator"

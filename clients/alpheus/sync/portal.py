@@ -1,4 +1,4 @@
-"""The event loop of the synchronous client in its own thread, and streams that are read through it."""
+"""The event loop of the synchronous client in its own thread, and streams that are read through the loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Call(Generic[T]):
-    """One coroutine on the loop. All methods but the constructor run in the loop's thread."""
+    """One coroutine on the loop. All methods except the constructor run in the loop's thread."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -31,7 +31,7 @@ class _Call(Generic[T]):
         return await self._coroutine
 
     def cancel(self) -> None:
-        """Cancel the coroutine, whether it runs or has not begun. A coroutine that has ended is not affected."""
+        """Cancel the coroutine, even before it begins. A coroutine that has ended is not affected."""
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
@@ -46,7 +46,8 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine and return its result. An interrupt of the waiting thread (Ctrl-C) cancels it."""
+        """Wait for a coroutine and return its result. An interrupt of the waiting thread (Ctrl-C) cancels the
+        coroutine."""
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise AssertionError("the synchronous client was called from its own event loop")
@@ -114,10 +115,10 @@ _END: Any = object()
 
 
 class Iteration(Iterator[T], Closing):
-    """A stream that is read one value at a time. Nothing is fetched ahead, except what the transport buffers.
+    """A stream that is read one value at a time. Only the transport fetches values ahead, into its buffer.
 
-    `close`, or the end of a `with` block, frees what the stream holds at the other end. So does deleting the last
-    reference to it.
+    `close`, the end of a `with` block, or deleting the last reference to the stream frees its resources at the other
+    end.
     """
 
     def __init__(self, source: AsyncIterator[T]) -> None:
@@ -145,7 +146,7 @@ class Iteration(Iterator[T], Closing):
             return await anext(self._source, _END)
 
     def close(self) -> None:
-        """End the stream. Idempotent."""
+        """End the stream. Further calls do nothing."""
         if self._pid == os.getpid():
             run(self._aclose())
 

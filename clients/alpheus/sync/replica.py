@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def _run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a read of a replica without an event loop: such reads never wait."""
+    """Run a read of a replica without an event loop. Such a read never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -60,7 +60,7 @@ class Replica(Shown, SyncPinnedReads, Closing):
         return run(self._core.wait_for(version, timeout))
 
     def close(self) -> None:
-        """Stop following. Idempotent; reads after it raise InvalidInput."""
+        """Stop following. Later reads raise InvalidInput; further calls of `close` do nothing."""
         if self._pid == os.getpid():
             run(self._core.close())
 
@@ -99,6 +99,6 @@ class Replica(Shown, SyncPinnedReads, Closing):
 
     @property
     def error(self) -> AlpheusError | None:
-        """Why the replica does not follow the log at present; None means that it does. Unless the replica has ended,
+        """The reason why the replica does not follow the log now; None while it follows. Unless the replica has ended,
         reads continue with what was copied."""
         return self._core.error

@@ -51,17 +51,18 @@ class Scan(Shown):
         return self._scan.plan
 
     def ordered(self) -> Scan:
-        """The same rows in the table's sort order (`sort_by` of `create_table`), equal ones in the order of the files.
+        """Return a scan of the same rows in the table's sort order (`sort_by` of `create_table`). Equal rows keep the
+        order of the files.
 
-        Sorted files are merged as they are read, which takes little memory where their ranges differ (`compact` sees to
-        that); what does not fit into 256 MiB waits in the temporary folder (`TMPDIR`). InvalidInput for a table without
-        a sort order; later Exhausted (`no_space`) when that folder is full.
+        Sorted files are merged as they are read. The merge takes little memory where the ranges of the files differ, as
+        they do after `compact`. Rows that do not fit into 256 MiB are kept in the temporary folder (`TMPDIR`). Raises
+        InvalidInput for a table without a sort order. Reading raises Exhausted (`no_space`) when the folder is full.
         """
         return Scan(self._scan.ordered())
 
     def to_batches(self) -> pa.RecordBatchReader:
-        """The rows in the order of `to_arrow`, batch by batch: a reader to iterate. In memory are a few files as they
-        are stored, and one batch."""
+        """Return a reader that yields the rows batch by batch, in the order of `to_arrow`. The reader holds a few files
+        as they are stored, and one batch, in memory."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def to_duckdb(
@@ -136,7 +137,7 @@ class Scan(Shown):
 
 
 class SyncPinnedReads(SyncReads):
-    """What is read at one version; see `alpheus.session.pinned_reads.PinnedReads`."""
+    """Reads at one version; see `alpheus.session.pinned_reads.PinnedReads`."""
 
     @abc.abstractmethod
     def _reads(self) -> PinnedReads: ...

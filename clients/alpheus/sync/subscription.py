@@ -30,10 +30,10 @@ class Subscription(Iterator[Event], Closing):
     """
 
     def __init__(self, make: Callable[[], AsyncSubscription]) -> None:
-        async def made() -> AsyncSubscription:
+        async def create() -> AsyncSubscription:
             return make()
 
-        self._inner = run(made())
+        self._inner = run(create())
         self._fetched: Event | None = None  # an event that may not have reached the caller
         self._pid = os.getpid()
 

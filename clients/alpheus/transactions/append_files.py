@@ -30,7 +30,7 @@ from alpheus_journal.tables.columns import field_id, is_list
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import bad_file
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
-from alpheus_journal.urls import has_scheme, hidden_in, shown, typed
+from alpheus_journal.urls import has_scheme, redact_input, redact_text, redact_url
 
 COPIED_SIZE_BYTES_MAX = 512 << 20
 """The rows of a larger file are written again, row group by row group, because a copied file is in memory whole."""
@@ -44,7 +44,8 @@ def _path_texts(paths: FilePath | Sequence[FilePath]) -> list[str]:
         paths = [paths]
     if not isinstance(paths, Sequence) or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise InvalidInput(
-            f"append_files: {typed(paths)[:200]} is neither a path nor a list of paths", kind="bad_argument"
+            f"append_files: {redact_input(paths)[:200]} is neither a path nor a list of paths",
+            kind="bad_argument",
         )
     return [os.fspath(path) for path in paths]
 
@@ -58,7 +59,9 @@ class AppendFilesStep(Step):
             raise InvalidInput("append_files needs at least one path", kind="bad_argument")
         if len(set(paths)) != len(paths):
             twice = next(path for path in paths if list(paths).count(path) > 1)
-            raise InvalidInput(f"append_files: {shown(twice)[:300]!r} is given twice", kind="bad_argument")
+            raise InvalidInput(
+                f"append_files: {redact_url(twice)[:300]!r} is given twice", kind="bad_argument"
+            )
         self._name = name
         self._paths = tuple(paths)
 
@@ -124,7 +127,7 @@ class _Adopter:
         """Take a file in the transaction's own folder, without a copy."""
         if not path.startswith(self._own_folder):
             raise InvalidInput(
-                f"{shown(path)[:300]!r} is not a file that this transaction wrote for the table;"
+                f"{redact_url(path)[:300]!r} is not a file that this transaction wrote for the table;"
                 f" such files are below {self._own_folder}",
                 kind="bad_argument",
                 hint="give an absolute path or a URL to have the file copied",
@@ -178,10 +181,10 @@ class _Adopter:
                     reader = pa.RecordBatchReader.from_batches(schema, batches)
                     yield from cast_data(reader, columns, PIECE_SIZE_BYTES_MAX, by_id=by_id)
             except CastError as error:
-                raise CastError(f"{shown(source.path)}: {error}", error.hint) from None
+                raise CastError(f"{redact_url(source.path)}: {error}", error.hint) from None
             except (pa.ArrowException, OSError) as error:
-                reason = hidden_in(str(error))[:300]
-                raise CastError(f"{shown(source.path)} cannot be read: {reason}") from None
+                reason = redact_text(str(error))[:300]
+                raise CastError(f"{redact_url(source.path)} cannot be read: {reason}") from None
 
     def _entry_of(self, path: str, size: int, metadata: pq.FileMetaData) -> DataFile:
         return data_file_of_footer(path, size, metadata, self._table.columns, schema_id=self._table.schema_id)
@@ -194,12 +197,13 @@ class _Adopter:
         return True
 
     def _has_ids_and_names(self, metadata: pq.FileMetaData) -> bool:
-        """Whether the file's columns have both the ids and the names of the table's columns. Ids alone are not enough:
-        other writers number columns in their own way, and readers look up statistics of files by name."""
+        """Return whether the file's columns have both the ids and the names of the table's columns. Ids alone are not
+        enough: other writers number columns in their own way, and readers look up statistics of files by name."""
         return _same_ids(list(metadata.schema.to_arrow_schema()), self._table.columns, named=True)
 
     def _is_own(self, metadata: pq.FileMetaData) -> bool:
-        """Whether the file was written for this table. The table's columns may have had other names at that time."""
+        """Return whether the file was written for this table. The table's columns may have had other names at that
+        time."""
         return (metadata.metadata or {}).get(b"alpheus.table_id") == self._table.id.encode() and _same_ids(
             list(metadata.schema.to_arrow_schema()), self._table.columns, named=False
         )
@@ -218,7 +222,7 @@ def _as_inserted(column: Column) -> Column:
 
 
 def _same_ids(fields: Sequence[pa.Field], columns: Sequence[Column], named: bool) -> bool:
-    """Whether each field has the id of one of the columns and, with `named`, also its name."""
+    """Return whether each field has the id of one of the columns and, with `named`, also its name."""
     by_id = {column.id: column for column in columns}
     for field in fields:
         column = by_id.get(field_id(field) or 0)
@@ -250,7 +254,7 @@ def _inner(kind: pa.DataType, column: Column) -> list[tuple[pa.Field, Column]]:
 
 
 def _misses_default(fields: Iterable[pa.Field], columns: Sequence[Column]) -> bool:
-    """Whether a file lacks a column whose default for existing rows differs from its default for inserts."""
+    """Return whether a file lacks a column whose default for existing rows differs from its default for inserts."""
     by_id = {field_id(field): field for field in fields}
     return any(
         column.write_default != column.initial_default
@@ -269,12 +273,12 @@ def _misses_default_below(kind: pa.DataType, column: Column) -> bool:
 def _find_source(path: str) -> tuple[_Source, pq.FileMetaData]:
     """Find the file, and read its footer. Blocks. Raises NotFound (`no_file`), InvalidInput."""
     place = locate(path)
-    printed = shown(path)[:300]
+    printed = redact_url(path)[:300]
     try:
         info = place.system.get_file_info(place.path)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(
-            f"{printed!r} cannot be opened: {hidden_in(str(error))[:200]}",
+            f"{printed!r} cannot be opened: {redact_text(str(error))[:200]}",
             kind="bad_argument",
             hint="give an absolute path, file:///path, s3://bucket/path or gs://bucket/path",
         ) from None
@@ -297,9 +301,10 @@ def _read_metadata(file: Any, path: str) -> pq.FileMetaData:
         metadata = pq.read_metadata(file)
     except (pa.ArrowException, OSError, Corrupt) as error:
         raise InvalidInput(
-            f"{shown(path)[:300]} is not a Parquet file: {hidden_in(str(error))[:200]}", kind="bad_data"
+            f"{redact_url(path)[:300]} is not a Parquet file: {redact_text(str(error))[:200]}",
+            kind="bad_data",
         ) from None
-    refuse_old_calendar(metadata, shown(path))
+    refuse_old_calendar(metadata, redact_url(path))
     return metadata
 
 
@@ -312,7 +317,7 @@ def _read_bytes(source: _Source, metadata: pq.FileMetaData) -> bytes:
         raise _unreadable(source.path, error) from None
     if len(data) != source.size or not _read_metadata(pa.BufferReader(data), source.path).equals(metadata):
         raise InvalidInput(
-            f"{shown(source.path)[:300]} changed while it was read",
+            f"{redact_url(source.path)[:300]} changed while it was read",
             kind="source_changed",
             hint="append the file again when no process writes to it",
         )
@@ -320,4 +325,6 @@ def _read_bytes(source: _Source, metadata: pq.FileMetaData) -> bytes:
 
 
 def _unreadable(path: str, error: OSError) -> InvalidInput:
-    return InvalidInput(f"{shown(path)[:300]} cannot be read: {hidden_in(str(error))[:300]}", kind="bad_data")
+    return InvalidInput(
+        f"{redact_url(path)[:300]} cannot be read: {redact_text(str(error))[:300]}", kind="bad_data"
+    )

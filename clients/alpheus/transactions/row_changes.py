@@ -52,8 +52,8 @@ read of the files to which it applies."""
 
 
 class RowVerb(abc.ABC):
-    """What one verb does to rows. `sought` is TRUE for all rows that change, and maybe for others; None means all rows.
-    The recorded operation depends on it."""
+    """The work of one verb on rows. `sought` is TRUE for all rows that change, and maybe for others; None means all
+    rows. The recorded operation depends on it."""
 
     mode: ChangeMode
     sought: Predicate | None
@@ -210,7 +210,7 @@ class RowChanger:
 
     @staticmethod
     def _goes_whole(hit: _Hit) -> bool:
-        """Whether all rows of the file change, as its statistics tell without a read."""
+        """Return whether all rows of the file change, as its statistics tell without a read."""
         return hit.planned.is_whole and hit.changing == hit.planned.file.row_count
 
     # -- by predicate
@@ -354,7 +354,7 @@ def is_rewritten(
     rows: int,
     falls_back: bool = False,
 ) -> bool:
-    """Whether files in which only some rows change, `changing` of `rows`, are rewritten.
+    """Return whether files in which only some rows change, `changing` of `rows`, are rewritten.
 
     `predicate` is TRUE for the changing rows; None means that no predicate describes them. When `how` asks for a
     predicate that cannot be stored, the result is True with `falls_back`; without it the call raises InvalidInput
@@ -378,8 +378,8 @@ def is_rewritten(
 
 
 def is_storable(predicate: Predicate, table: TableDef) -> bool:
-    """Whether the table can keep the predicate. A predicate on a struct's field that has a default cannot be kept: the
-    field is NULL where the struct is NULL, and that is unknown once the struct is dropped."""
+    """Return whether the table can keep the predicate. A predicate on a struct's field that has a default cannot be
+    kept: the field is NULL where the struct is NULL, and that is unknown once the struct is dropped."""
     top = {column.id for column in table.columns}
     if any(c.initial_default is not None and c.id not in top for c in columns_of(predicate)):
         return False

@@ -466,7 +466,7 @@ def _target(node: Any) -> str:
 
 
 def _fits(number: Decimal, precision: int, scale: int) -> bool:
-    """Whether DECIMAL(precision, scale) can hold the number."""
+    """Return whether DECIMAL(precision, scale) can hold the number."""
     _, digits, exponent = number.as_tuple()
     if not isinstance(exponent, int):
         return False

@@ -51,7 +51,7 @@ class EngineWriter(SqlWriter):
                 "=": nan, ">=": nan, "!=": f"NOT {nan}", "<": f"NOT {nan}", "<=": "TRUE", ">": "FALSE",
             }[op]  # fmt: skip
             return f"CASE WHEN {name} IS NULL THEN {self.null} ELSE {outcome} END"
-        # Of the two zeros, take the one outside of the range.
+        # There are two zeros; take the zero outside of the range.
         literal = self.real(column, -0.0 if value == 0.0 and op in ("<", ">=") else value + 0.0)
         core = f"{name} {op} {literal}"
         if value == 0.0 and op in ("=", "!="):
@@ -104,8 +104,8 @@ class _SparkWriter(EngineWriter):
         return f"{self._counted(term.column)} {word} ({', '.join(counts + nulls)})"
 
     def _is_far(self, column: Column, values: Sequence[Value]) -> bool:
-        """Whether a value is outside the years 1 to 9999. Spark overflows when it hands such a value to the Parquet
-        reader."""
+        """Return whether a value is outside the years 1 to 9999. Spark overflows when it hands such a value to the
+        Parquet reader."""
         limits = {
             "DATE": (_DAY_MIN, _DAY_MAX),
             "TIMESTAMPTZ6": (_DAY_MIN * DAY_MICROS, _DAY_MAX * DAY_MICROS),

@@ -56,7 +56,7 @@ def parse(message_type: type[Request], data: bytes) -> Request:
 
 
 def is_known(message: Message) -> bool:
-    """Whether all fields of a message, and of all messages in it, are known. Removes those that are not."""
+    """Return whether all fields of a message, and of all messages in it, are known. Unknown fields are removed."""
     return not _take_out_unknown(message)
 
 
@@ -69,7 +69,7 @@ def _take_out_unknown(message: Message) -> int:
 
 
 def has_own_unknown(message: Message, size_bytes: int) -> bool:
-    """Whether the message itself has unknown fields. Messages inside are not examined.
+    """Return whether the message itself has unknown fields. Messages inside are not examined.
 
     `size_bytes` is the size of the message, or more.
     """

@@ -65,7 +65,7 @@ _STATUS_TEXT_BYTES_MAX = 400
 HURRY_SECONDS = 0.5
 """The write time-out of streams while the daemon shuts down."""
 ANSWER_SECONDS = 1.0
-"""How long before a caller's deadline a hanging read is answered with an error."""
+"""The time before a caller's deadline at which a hanging read is answered with an error."""
 DEADLINE_SECONDS_MAX = 1e6
 FLUSH_SECONDS = 0.3
 """The time for the last answers to leave after they were handed to gRPC."""

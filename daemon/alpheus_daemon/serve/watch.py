@@ -349,7 +349,7 @@ class Hub:
         return cursor, end
 
     def _is_whole(self, made: Delivery, last: int) -> bool:
-        """Whether an earlier message equals the one that would be made now, up to `last`."""
+        """Return whether an earlier message equals the one that would be made now, up to `last`."""
         return made.version == last or (made.version < last and made.events_count >= self._batch_count_max)
 
     def _count(self, delivery: Delivery) -> Delivery:

@@ -226,7 +226,7 @@ class Metrics:
 
 
 class Health(msgspec.Struct):
-    """Whether requests are answered, and the text for /healthz."""
+    """The health of the daemon: whether it answers requests, and the text for /healthz."""
 
     is_serving: bool = False
     text: str = "starting"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.journal import software_version
-from alpheus_journal.urls import hidden_in
+from alpheus_journal.urls import redact_text
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -150,7 +150,7 @@ class _Seldom(logging.Filter):
         if now - self._at < COMPLAINT_SECONDS:
             return False
         self._at = now
-        record.msg, record.args = hidden_in(record.getMessage()), ()  # the message names the collector
+        record.msg, record.args = redact_text(record.getMessage()), ()  # the message names the collector
         return True
 
 

@@ -58,7 +58,7 @@ def check_catalog(follower: Follower, *, after: int | None = None) -> AsyncItera
     name, that other software wrote or that the head has, every manifest segment of these, the size of every data file,
     and every lease. Changes nothing.
 
-    Deviations that other writers are allowed are no findings: more or fewer keys in a node than the order asks for,
+    Deviations that other writers are allowed are not findings: more or fewer keys in a node than the order asks for,
     deleted keys, no padding. Two kinds are findings although nothing is lost: `utf16_order`, and `foreign_write` for a
     version of other software above one of ours.
     """

@@ -1,4 +1,4 @@
-"""What a check reports."""
+"""The findings that a check reports."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.replay.follower import ROOTS_READ_AT_ONCE, Follower
 from alpheus_journal.replay.state import Head
-from alpheus_journal.workspace.checks import typed
+from alpheus_journal.workspace.checks import decode_as
 
 KEY_SIZE_BYTES_MAX = 1024
 WRITER_NAME_SIZE_BYTES_MAX = 256
@@ -128,7 +128,7 @@ def marks_of(
     for (name, table_id), stored in zip(written_tables(transaction).items(), objects, strict=True):
         mark = None
         if stored is not None:
-            definition = typed(name, stored, TableDef)
+            definition = decode_as(name, stored, TableDef)
             if definition.id == table_id:
                 mark = definition.writer_marks.get(writer.name)
         marks.append((name, mark if mark is not None and mark.sequence >= writer.sequence else None))
@@ -284,7 +284,7 @@ class Retries:
                 answer = await self._answer_from_event(transaction, event)
                 if answer is not None:
                     return answer
-                # A later version may still hold this transaction's own id, and then this is no conflict.
+                # A later version may still hold this transaction's own id, and then this is not a conflict.
                 refusal = refusal or stakes.conflict_with_event(event)
         return refusal
 

@@ -22,7 +22,7 @@ SETTLE_DELAY_MAX_SECONDS = 2.0
 
 
 class PublishOutcome(msgspec.Struct, frozen=True):
-    """What became of a staged version."""
+    """The outcome of publishing a staged version."""
 
     is_won: bool = False
     """True when the staged version is a version now. False without an error means that another root has its slot."""

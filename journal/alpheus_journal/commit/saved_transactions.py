@@ -153,7 +153,7 @@ def decode_stored(data: bytes, path: str) -> Stored:
     try:
         message = objects_pb2.DistributedTransactionDef.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise corrupt(f"it is no DistributedTransactionDef message ({error})") from None
+        raise corrupt(f"it is not a DistributedTransactionDef message ({error})") from None
     if path != fmt.dtxn_path(message.id):
         raise corrupt(f"it holds the transaction id {message.id[:80]!r}")
     for pointer in (message.beginning_root_node_file_path, message.running_root_node_file_path):
@@ -213,7 +213,9 @@ def _decode_content(data: bytes, path: str) -> Transaction:
 
 def check_transaction_id(transaction_id: str) -> None:
     if not fmt.is_uuid(transaction_id):
-        raise InvalidInput(f"{transaction_id[:80]!r} is no transaction id", hint="give a uuid in lower case")
+        raise InvalidInput(
+            f"{transaction_id[:80]!r} is not a transaction id", hint="give a uuid in lower case"
+        )
 
 
 class SavedTransactions:

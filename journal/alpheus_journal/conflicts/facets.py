@@ -64,7 +64,7 @@ _CHILDREN_OF_CATALOG = (Kind.NAMESPACE, Kind.PIPELINE)
 
 
 class Aspect(enum.StrEnum):
-    """What a committed action changed in an object. Brackets hold the `detail` and `value` of the Touch."""
+    """The part of an object that a committed action changed. Brackets hold the `detail` and `value` of the Touch."""
 
     CREATED = "created"
     DROPPED = "dropped"  # or renamed away
@@ -89,7 +89,7 @@ class Aspect(enum.StrEnum):
 
 
 class Stake(enum.StrEnum):
-    """What a transaction has at stake. First the needs of its operations, then what its reads saw."""
+    """A claim of a transaction. First come the needs of its operations, then the results of its reads."""
 
     FREE_NAME = "free name"
     OBJECT = "object"  # still exists, with the same definition
@@ -217,7 +217,7 @@ def check_reads(transaction: Transaction, keys: fmt.Keys) -> None:
         )
     for read in transaction.reads:
         if read.type not in READ_TYPES:
-            raise InvalidInput(f"{read.type[:80]!r} is no type of read", kind="not_supported")
+            raise InvalidInput(f"{read.type[:80]!r} is not a type of read", kind="not_supported")
         if read.name.kind is not Kind[read.type.partition("_")[0]]:
             raise InvalidInput(f"a read of type {read.type} cannot name {read.name}")
         if read.name.kind is Kind.CATALOG and read.name != fmt.CATALOG:

@@ -1,4 +1,4 @@
-"""Which transactions conflict: pure rules over requested and recorded operations.
+"""Decide which transactions conflict: pure rules over requested and recorded operations.
 
 The test behind every rule: if this transaction ran after the committed one, would it still do what its author asked,
 given what it read? The rules compare claims with touches (`facets`). An operation has no rules of its own; it only says
@@ -44,7 +44,8 @@ def _always(claim: Claim, touch: Touch) -> bool:
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """When a stake and a touch of one object collide, and whether a retry from scratch can succeed."""
+    """One row of the rules: when a stake and a touch of one object collide, and whether a retry from scratch can
+    succeed."""
 
     retryable: bool
     kind: str = "object_changed"
@@ -210,10 +211,10 @@ _ASPECTS: dict[Stake, tuple[Aspect, ...]] = {
 
 
 class Stakes:
-    """What one transaction has at stake, ready to be compared with what committed transactions touched.
+    """The stakes of one transaction, ready to be compared with the touches of committed transactions.
 
-    A committed transaction with none of these `facets` is no rival: it touched nothing that is at stake, did not cancel
-    this transaction, and is not cancelled by it.
+    A committed transaction with none of these `facets` is not a rival: it touched nothing that is at stake, did not
+    cancel this transaction, and is not cancelled by it.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -261,7 +262,7 @@ class Stakes:
 
 
 class Touches:
-    """What one committed transaction touched, by facet."""
+    """The touches of one committed transaction, by facet."""
 
     def __init__(self, recorded: RecordedTransaction) -> None:
         self.recorded = recorded

@@ -23,7 +23,13 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
 )
-from alpheus_journal.workspace.checks import check_properties, edit_properties, refuse_nothing, require, typed
+from alpheus_journal.workspace.checks import (
+    check_properties,
+    decode_as,
+    edit_properties,
+    refuse_nothing,
+    require,
+)
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import (
     ExecuteRule,
@@ -36,7 +42,7 @@ from alpheus_journal.workspace.workspace import Workspace
 
 
 def update_catalog(workspace: Workspace, operation: UpdateCatalog, context: Context) -> Executed:
-    definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
     what = "catalog properties"
     refuse_nothing(bool(operation.set or operation.unset), what)
     properties = edit_properties(definition.properties, operation.set, operation.unset, what)
@@ -51,7 +57,7 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
             f"the head is now version {context.version - 1}, but the repair is for version {operation.head_version}",
             hint="stop all writers and run alpheus repair again",
         )
-    definition = typed(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
     marks, given_up = definition.time_marks, definition.given_up
     if operation.times_up_to_millis:
         reach = max([operation.times_up_to_millis, *(mark.up_to_millis for mark in marks)])
@@ -109,7 +115,7 @@ def create_namespace(workspace: Workspace, operation: CreateNamespace, context: 
 
 def update_namespace(workspace: Workspace, operation: UpdateNamespace, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = typed(name, require(workspace, name), NamespaceDef, workspace)
+    definition = decode_as(name, require(workspace, name), NamespaceDef, workspace)
     what = f"properties of {name}"
     refuse_nothing(bool(operation.set or operation.unset), what)
     properties = edit_properties(definition.properties, operation.set, operation.unset, what)

@@ -43,7 +43,7 @@ from alpheus_journal.model.operations import (
     Transaction,
     Undrop,
 )
-from alpheus_journal.workspace.checks import check_properties, check_text, count_rows_between, typed
+from alpheus_journal.workspace.checks import check_properties, check_text, count_rows_between, decode_as
 from alpheus_journal.workspace.context import (
     OFFLOADED_SIZE_BYTES_MIN,
     Context,
@@ -225,7 +225,7 @@ def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[in
             return None
         if drops and decode_readable(name, definitions[path]) is None:
             return None
-        return typed(name, definitions[path], TableDef)
+        return decode_as(name, definitions[path], TableDef)
 
     added = removed = 0
     for effect in action.effects:

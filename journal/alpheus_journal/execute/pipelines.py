@@ -15,7 +15,7 @@ from alpheus_journal.model.definitions import (
 from alpheus_journal.model.operations import (
     AdvancePipeline,
 )
-from alpheus_journal.workspace.checks import check_properties, check_text, typed
+from alpheus_journal.workspace.checks import check_properties, check_text, decode_as
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules
 from alpheus_journal.workspace.workspace import Workspace
@@ -40,7 +40,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
         )
     if not 0 <= operation.called_at_millis <= fmt.TIME_MILLIS_MAX:
         raise InvalidInput(
-            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 is no valid time"
+            f"job {operation.name}.{operation.job}: {operation.called_at_millis} ms since 1970 is not a valid time"
         )
     check_properties(operation.params, "job parameters")
     _check_declaration(operation)
@@ -49,7 +49,7 @@ def advance_pipeline(workspace: Workspace, operation: AdvancePipeline, context: 
         identity = uuid.uuid5(uuid.UUID(context.transaction_id), f"pipeline {operation.name}")
         definition = PipelineDef(id=str(identity))
     else:
-        definition = typed(name, stored, PipelineDef)
+        definition = decode_as(name, stored, PipelineDef)
     size_max, takes_unseen = fmt.EXTENSION_NAME_SIZE_BYTES, context.keys.takes_unseen
     is_new = operation.job not in definition.jobs
     fmt.check_name(operation.job, size_max, "job", creating=is_new, takes_unseen=takes_unseen)

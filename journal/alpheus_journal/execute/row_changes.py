@@ -447,7 +447,7 @@ def _span(term: In | Compare) -> tuple[Value | None, Value | None]:
 def _decode(expression: bytes, definition: TableDef, today: Mapping[int, Column]) -> Predicate:
     """Decode a predicate and give its columns their present types.
 
-    Raises InvalidInput (`bad_predicate`) for bytes that are no predicate, a column that the table never had, and
+    Raises InvalidInput (`bad_predicate`) for bytes that are not a predicate, a column that the table never had, and
     a column type that cannot be widened to the present one.
     """
     try:

@@ -394,7 +394,9 @@ class _Edit:
             if inner is not None and inner.type == "STRUCT":
                 column = inner
         if column.type != "STRUCT":
-            raise _schema_error(f"no column can be added to {new.parent!r} of {self._what}: it is no struct")
+            raise _schema_error(
+                f"no column can be added to {new.parent!r} of {self._what}: it is not a struct"
+            )
         if any(up.column.id in self._dropped for up in place.up()):
             raise _schema_error(f"no column can be added to {new.parent!r} of {self._what}: it is dropped")
         return column.id

@@ -13,7 +13,7 @@ from alpheus_journal.model.answers import parse_token
 from alpheus_journal.model.definitions import SubscriptionDef
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX
 from alpheus_journal.model.operations import ClaimSubscription, CreateSubscription, DropSubscription
-from alpheus_journal.workspace.checks import check_text, require, typed
+from alpheus_journal.workspace.checks import check_text, decode_as, require
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules
 from alpheus_journal.workspace.workspace import Workspace
@@ -29,7 +29,7 @@ def create_subscription(workspace: Workspace, operation: CreateSubscription, con
     if workspace.get(name) is not None:
         raise AlreadyExists(f"there is a {name} already", kind="subscription_exists")
     if not fmt.is_uuid(operation.subscription_id):
-        raise InvalidInput(f"subscription id {operation.subscription_id[:80]!r} is no uuid")
+        raise InvalidInput(f"subscription id {operation.subscription_id[:80]!r} is not a uuid")
     if not LEASE_MILLIS_MIN <= operation.lease_millis <= LEASE_MILLIS_MAX:
         raise InvalidInput(
             f"{name}: a lease of {operation.lease_millis} ms is outside {LEASE_MILLIS_MIN} to {LEASE_MILLIS_MAX}"
@@ -85,7 +85,7 @@ def _check_start(operation: CreateSubscription | ClaimSubscription) -> None:
 
 def claim_subscription(workspace: Workspace, operation: ClaimSubscription, context: Context) -> Executed:
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = typed(name, require(workspace, name), SubscriptionDef)
+    definition = decode_as(name, require(workspace, name), SubscriptionDef)
     if (definition.id, definition.epoch, definition.position_path) != (
         operation.subscription_id,
         operation.expected_epoch,

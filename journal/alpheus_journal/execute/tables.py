@@ -21,11 +21,12 @@ from alpheus_journal.model.operations import (
     UpdateTable,
 )
 from alpheus_journal.tables.partitions import check_partition_spec, check_sort_order
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import (
     check_properties,
     check_text,
     count_rows_between,
+    decode_as,
     edit_properties,
     find_bound_views,
     other_kind,
@@ -33,7 +34,6 @@ from alpheus_journal.workspace.checks import (
     refuse_nothing,
     require,
     require_vacant,
-    typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, read_bound
@@ -45,7 +45,7 @@ _LOCATION = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/{1,3}[^/].*|/[^/].*")
 
 def table_of(workspace: Workspace, name: ObjectName) -> tuple[StoredObject, TableDef]:
     stored = require(workspace, name)
-    return stored, typed(name, stored, TableDef, workspace)
+    return stored, decode_as(name, stored, TableDef, workspace)
 
 
 def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, context: Context) -> ObjectName:
@@ -54,7 +54,7 @@ def _new_table(workspace: Workspace, operation: CreateTable | RegisterTable, con
     require(workspace, fmt.namespace_name(operation.namespace))
     require_vacant(workspace, name)
     if not fmt.is_uuid(operation.table_id):
-        raise InvalidInput(f"table id {operation.table_id[:80]!r} is no uuid")
+        raise InvalidInput(f"table id {operation.table_id[:80]!r} is not a uuid")
     if operation.properties:
         check_properties(operation.properties, f"properties of {name}")
     return name
@@ -138,10 +138,10 @@ def _check_location(location: str, what: str) -> None:
     """Refuse a location that is not a URL or an absolute path in one line. Raises InvalidInput."""
     check_text(location, what, LOCATION_SIZE_BYTES_MAX)
     if any(ord(character) < 0x20 or ord(character) == 0x7F for character in location):
-        raise InvalidInput(f"{what} {shown(location)[:200]!r} holds a control character", kind="bad_url")
+        raise InvalidInput(f"{what} {redact_url(location)[:200]!r} holds a control character", kind="bad_url")
     if _LOCATION.fullmatch(location) is None or location != location.strip():
         raise InvalidInput(
-            f"{what} {shown(location)[:200]!r} is neither a URL nor an absolute path",
+            f"{what} {redact_url(location)[:200]!r} is neither a URL nor an absolute path",
             kind="bad_url",
             hint="give a location such as s3://bucket/path/metadata/00001-....metadata.json",
         )
@@ -210,7 +210,7 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
             version=operation.version,
             hint="look at its log: it was made later, or had another name at that version",
         )
-    then = typed(name, stored, TableDef)
+    then = decode_as(name, stored, TableDef)
     if then.id != definition.id or then.native != definition.native:
         raise InvalidInput(
             f"{name} was another table at version {operation.version}, with the id {then.id}",

@@ -26,6 +26,7 @@ from alpheus_journal.model.operations import CreateView, DropView, ReplaceView
 from alpheus_journal.workspace.checks import (
     check_properties,
     check_text,
+    decode_as,
     find_bound_views,
     objects_of,
     other_kind,
@@ -33,7 +34,6 @@ from alpheus_journal.workspace.checks import (
     refuse_bound,
     require,
     require_vacant,
-    typed,
 )
 from alpheus_journal.workspace.context import Changes, Context, Executed
 from alpheus_journal.workspace.execute_rule import (
@@ -57,7 +57,7 @@ def create_view(workspace: Workspace, operation: CreateView, context: Context) -
     require(workspace, fmt.namespace_name(operation.namespace))
     require_vacant(workspace, name)
     if not fmt.is_uuid(operation.view_id):
-        raise InvalidInput(f"view id {operation.view_id[:80]!r} is no uuid")
+        raise InvalidInput(f"view id {operation.view_id[:80]!r} is not a uuid")
     view = _view_of(operation, ViewDef(id=operation.view_id), context)
     changes = Changes(workspace, operation, context)
     changes.put(name, view)
@@ -68,7 +68,7 @@ def create_view(workspace: Workspace, operation: CreateView, context: Context) -
 def replace_view(workspace: Workspace, operation: ReplaceView, context: Context) -> Executed:
     """Replace a view, except for its id, the views bound to it, and unknown fields of newer writers."""
     name = fmt.check_object_name(operation.target, context.keys)
-    before = typed(name, require(workspace, name), ViewDef)
+    before = decode_as(name, require(workspace, name), ViewDef)
     after = _view_of(operation, before, context)
     if not (before.columns and after.columns and only_adds(before.columns, after.columns)):
         refuse_bound("replace", name, find_bound_views(workspace, name, before))
@@ -101,7 +101,7 @@ def _view_of(operation: CreateView | ReplaceView, base: ViewDef, context: Contex
     check_text(operation.dialect, f"the dialect of {name}", DIALECT_SIZE_BYTES_MAX)
     if not operation.dialect.isprintable() or not operation.dialect.strip():
         raise InvalidInput(
-            f"the dialect {operation.dialect!r} of {name} is no word", hint='give a word such as "spark"'
+            f"the dialect {operation.dialect!r} of {name} is not a word", hint='give a word such as "spark"'
         )
     if len(operation.references) > REFERENCES_MAX:
         raise InvalidInput(
@@ -214,7 +214,7 @@ def _refuse_circle(changes: Changes, view: ObjectName, start: Reference) -> None
                 kind="object_bound",
                 hint="leave out schema binding",
             )
-        for reference in _bindings(typed(name, stored, ViewDef)):
+        for reference in _bindings(decode_as(name, stored, ViewDef)):
             if reference not in seen:
                 seen.add(reference)
                 waiting.append(reference)

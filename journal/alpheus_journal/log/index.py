@@ -1,4 +1,4 @@
-"""Which versions may hold a transaction id or a retry key, without reading them all.
+"""Find the versions that may hold a transaction id or a retry key, without reading all versions.
 
 The index consists of parts, each of which covers a range of versions without a gap: stored runs, opened when a search
 reaches their range; runs in memory, of versions that were accepted or read; and the versions accepted last. A search
@@ -102,7 +102,7 @@ class Index:
         self._fingerprint = fingerprint
         self._memory_entries_max = memory_entries_max
         self.cache_dir = ""
-        """Where stored runs that cannot be mapped where they are get copied to, without a name; empty: the system's."""
+        """The folder for nameless copies of stored runs that cannot be mapped in place. Empty means the system's."""
         self._fresh = Gathering(head_version + 1)
         self._gatherings: list[Gathering] = []
         self._memory: list[Run] = []

@@ -30,11 +30,11 @@ LEASE_MILLIS_MIN = 1_000
 LEASE_MILLIS_MAX = 86_400_000
 HOLDER_SIZE_BYTES_MAX = 1024
 RENEWALS_IN_LEASE = 3
-"""How many times a holder renews during the duration of one lease."""
+"""The number of times that a holder renews during the duration of one lease."""
 RESOLUTION_MILLIS = 1_000
 """The resolution of a store's times: some stores have whole seconds, rounded up or down."""
 REMOVAL_SECONDS_MAX = 5.0
-"""How long a holder tries to remove a lease that it gives up, before it leaves the lease to run out."""
+"""The longest time that a holder tries to remove a lease that it gives up, before it leaves the lease to run out."""
 READ_AT_ONCE = 16
 
 _DECIMAL = re.compile(r"[1-9]\d{0,15}")
@@ -160,7 +160,7 @@ def seconds_since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Held:
+class HeldLease:
     """A lease that this process took by `take`. The lease stays valid only while `renew` is called in time.
 
     The store's clock decides: between two renewals at most the lease's duration may pass on it. This machine's clock
@@ -262,8 +262,8 @@ class Held:
             self._accept(modified, ended)
 
     def _continues(self, modified_at_millis: int, ended: float) -> bool:
-        """Whether a write came while the previous write still bound every collector. `modified_at_millis` is its time
-        by the store, and at `ended`, by this machine's clock, it was stored.
+        """Return whether a write came while the previous write still bound every collector. `modified_at_millis` is its
+        time by the store, and at `ended`, by this machine's clock, it was stored.
 
         Each of the two store times may be wrong by the store's resolution. By the first rule a write in time is never
         called late, and an accepted write is at most two resolutions late. Some stores report when a write began, not
@@ -335,7 +335,7 @@ async def take(
     lease_millis: int = LEASE_MILLIS_DEFAULT,
     holder: str = "",
     monotonic: Callable[[], float] = seconds_since_boot,
-) -> Held:
+) -> HeldLease:
     """Take a lease on a version. The version is known to exist at a moment after the lease was stored, so the files
     that the lease reaches are kept from then on.
 
@@ -355,7 +355,7 @@ async def take(
         lease_millis=lease_millis,
         holder=holder,
     )
-    held = Held(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
+    held = HeldLease(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
     try:
         await held.begin()
         await failpoints.reached("lease.written")

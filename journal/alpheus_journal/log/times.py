@@ -22,7 +22,7 @@ _told: set[str] = set()
 
 
 def is_ahead(created_at_millis: int, now_millis: int) -> bool:
-    """Whether a head's time is so far in the future that a clock must be wrong: its writer's clock or this
+    """Return whether a head's time is so far in the future that a clock must be wrong: its writer's clock or this
     machine's."""
     return created_at_millis > now_millis + fmt.CLOCK_SKEW_MILLIS_MAX
 
@@ -37,7 +37,7 @@ def next_time(head_millis: int, now_millis: int, operations: Iterable[Operation]
 
 
 def resets_times(transactions: Iterable[RecordedTransaction]) -> bool:
-    """Whether a version with these transactions may have a time before that of the version below it."""
+    """Return whether a version with these transactions may have a time before that of the version below it."""
     return any(
         isinstance(action.operation, Repair) and action.operation.times_up_to_millis
         for recorded in transactions

@@ -415,7 +415,7 @@ _OWN_ROWS = (fmt.ROW_COMMIT_ID, fmt.ROW_VERSION, fmt.ROW_FORMAT_REVISION)
 
 
 def is_foreign(file: NodeFile) -> bool:
-    """Whether other software wrote a root (not a tombstone): it lacks a row that each of our roots has."""
+    """Return whether other software wrote a root (not a tombstone): it lacks a row that each of our roots has."""
     return any(row not in file.system for row in _OWN_ROWS)
 
 

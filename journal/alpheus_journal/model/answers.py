@@ -14,7 +14,7 @@ from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import RecordedTransaction, Transaction
-from alpheus_journal.urls import typed
+from alpheus_journal.urls import redact_input
 
 
 class Timestamp(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The time since which the answering process serves the content of a checkpoint that it has not compared with the
     tree yet; 0 when it does not."""
     head_ahead_millis: int = 0
-    """How far the head's time is ahead of the answering process's clock; 0 when it is not ahead, or less than 60 s."""
+    """The lead of the head's time over the answering process's clock; 0 when it is not ahead, or less than 60 s."""
 
 
 class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,8 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Why a definition cannot be read: its file is missing or too large, or its path is not a definition's path."""
+    """The reason why a definition cannot be read: its file is missing or too large, or its path is not a definition's
+    path."""
 
     kind: str
     message: str
@@ -221,7 +222,7 @@ class SavedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one epoch of a subscription has read (FORMAT.md, "Subscriptions"). `beat` grows with each write. `token`
+    """The progress of one epoch of a subscription (FORMAT.md, "Subscriptions"). `beat` grows with each write. `token`
     names the version before `next_version`, empty when unknown. `released` means that the holder has left."""
 
     subscription_id: str
@@ -266,5 +267,5 @@ def parse_token(token: str) -> tuple[str, int, str]:
     """Return (catalog id, version, commit id). Raises InvalidInput (`bad_token`) for any other text."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3 or not all(parts) or not parts[1].isdecimal() or len(token) > 200:
-        raise InvalidInput(f"{typed(token)[:80]!r} is not a resume token", kind="bad_token")
+        raise InvalidInput(f"{redact_input(token)[:80]!r} is not a resume token", kind="bad_token")
     return parts[0], int(parts[1]), parts[2]

@@ -424,8 +424,8 @@ _MESSAGES: dict[Kind, Any] = {
 
 
 def is_message(kind: Kind, data: bytes) -> bool:
-    """Whether protobuf accepts the stored bytes as a message of `kind`. This takes microseconds, and rejects most files
-    that were cut."""
+    """Return whether protobuf accepts the stored bytes as a message of `kind`. This takes microseconds, and rejects
+    most files that were cut."""
     if kind not in _MESSAGES:
         return True
     try:
@@ -536,7 +536,7 @@ def _decode_table(message: pb.TableDef) -> TableDef:
     if not native and message.table_format != pb.ICEBERG:
         raise ValueError(f"unknown table format {message.table_format}")
     if native and not fmt.is_uuid(message.id):
-        raise ValueError(f"table id {message.id[:80]!r} is no uuid")
+        raise ValueError(f"table id {message.id[:80]!r} is not a uuid")
     columns = decode_columns(message.schema.columns)
     ids = [column.id for column in walk_columns(columns)]
     if len(set(ids)) != len(ids) or any(not 0 < number < message.next_column_id for number in ids):
@@ -614,7 +614,7 @@ def _decode_pipeline(message: pb.PipelineDef) -> PipelineDef:
 
 def _decode_subscription(message: pb.SubscriptionDef) -> SubscriptionDef:
     if not fmt.is_uuid(message.id):
-        raise ValueError(f"subscription id {message.id[:80]!r} is no uuid")
+        raise ValueError(f"subscription id {message.id[:80]!r} is not a uuid")
     if message.next_version > fmt.VERSION_MAX_EXCLUSIVE:
         raise ValueError(f"its next version {message.next_version} is above 2^32")
     if bool(message.holder) != bool(message.position_path):

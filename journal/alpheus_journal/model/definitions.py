@@ -259,7 +259,7 @@ class ViewDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class InputPosition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far a job has processed one input, by table id, up to and including `version`."""
+    """The progress of a job in one input, by table id, up to and including `version`."""
 
     table_id: str
     version: int

@@ -26,7 +26,7 @@ _filter_pattern = lru_cache(maxsize=10_000)(pattern_of)
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which changes a follower wants; an empty filter wants all. An event without a matching change is skipped.
+    """The changes that a follower wants; an empty filter wants all. An event without a matching change is skipped.
 
     `names` are full names ("namespace.name") and `name_patterns` globs ("sales.*"); an object must fit one of both.
     `actions` are names of action types ("TABLE_INSERT"): an object matches when such an action of the event names or
@@ -47,7 +47,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.namespaces or self.names or self.name_patterns or self.kinds or self.actions)
 
     def matches(self, name: ObjectName) -> bool:
-        """Whether the object matches, without regard to `actions` and `also`."""
+        """Return whether the object matches, without regard to `actions` and `also`."""
         return (
             (not self.namespaces or name.namespace in self.namespaces)
             and (not self.kinds or name.kind in self.kinds)

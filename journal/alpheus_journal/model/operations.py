@@ -544,8 +544,8 @@ class RecordedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return ""
 
     def touches(self, name: ObjectName) -> bool:
-        """Whether an action of this transaction names the object, or changed it as a side effect. A table's name also
-        means a view of that name, because tables and views share one space of names."""
+        """Return whether an action of this transaction names the object, or changed it as a side effect. A table's name
+        also means a view of that name, because tables and views share one space of names."""
         names = {name}
         if name.kind in (Kind.TABLE, Kind.VIEW):
             names = {ObjectName(kind, name.namespace, name.name) for kind in (Kind.TABLE, Kind.VIEW)}

@@ -118,7 +118,7 @@ def decode(data: bytes, path: str = "") -> Predicate:
     try:
         message = pb.Predicate.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise corrupt(f"it is no Predicate message ({error})") from None
+        raise corrupt(f"it is not a Predicate message ({error})") from None
     size = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size:

@@ -124,7 +124,7 @@ def bad_predicate(message: str, hint: str = "") -> InvalidInput:
 def reference(column: Column) -> Column:
     """Return the part of a column that a predicate keeps: id, name, type and initial default.
 
-    Raises InvalidInput (`bad_predicate`) for a column that is no leaf.
+    Raises InvalidInput (`bad_predicate`) for a column that is not a leaf.
     """
     if column.children() or column.type in ("STRUCT", "LIST", "MAP"):
         raise bad_predicate(
@@ -479,7 +479,7 @@ def _check_value(column: Column, value: object) -> None:
 def check(predicate: Predicate) -> None:
     """Refuse a predicate that cannot be stored. Raises InvalidInput (`bad_predicate`).
 
-    Refuses too many terms or levels, a column that is no leaf or is named in two forms, and a value that its column
+    Refuses too many terms or levels, a column that is not a leaf or is named in two forms, and a value that its column
     cannot hold. Predicates made by `compare` and the other functions pass, unless they are too large.
     """
     columns: dict[int, Column] = {}

@@ -1,4 +1,4 @@
-"""What is known of a predicate on all rows of a file, from the file's statistics (FORMAT.md, "Predicates")."""
+"""Judge a predicate on all rows of a file by the file's statistics (FORMAT.md, "Predicates")."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from alpheus_journal.tables.data_file import DataFile
 
 
 class Verdict(enum.Enum):
-    """What is known of a predicate on all rows of a file."""
+    """The value of a predicate on all rows of a file, as far as known."""
 
     NEVER = "never"  # TRUE on no row, or the file has no rows
     MAYBE = "maybe"
@@ -167,7 +167,7 @@ def _of_column(column: Column, null: int, of_range: _OfRange, nan: int) -> _Judg
 def _bound(column: Column) -> Callable[[bytes], Any]:
     """Return a function from a stored bound, also of a narrower or wider type, to a value as `_comparable` makes it.
 
-    The function returns None, for "not known", when the bytes are no bound.
+    The function returns None, for "not known", when the bytes are not a bound.
     """
     if column.type in ("VARCHAR", "BINARY", "FIXED"):
         return lambda data: data

@@ -6,7 +6,7 @@ alone; and the slots around the head.
 A log whose head was deleted looks like a shorter log, and the next commit would reuse the number of the deleted
 version. So opening a catalog looks at all evidence once, and nothing is written where the evidence disagrees
 (FORMAT.md, "Versions"). Slots fill in order and stay filled, and stores are strongly consistent. So evidence that
-disagrees in the order of these looks is no race: the log is really damaged.
+disagrees in the order of these looks is not a race: the log is really damaged.
 """
 
 from __future__ import annotations

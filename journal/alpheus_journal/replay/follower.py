@@ -68,7 +68,7 @@ HEAD_VERIFIED_SECONDS = 5.0
 async def _gather_until_failure(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
     """Run all works concurrently, and return the results before the first failure.
 
-    Raises the error of the first work. Also raises any error that is no Exception, such as a cancellation.
+    Raises the error of the first work. Also raises any error that is not an Exception, such as a cancellation.
     """
     if len(works) == 1:
         return [await works[0]]
@@ -131,7 +131,7 @@ class Follower:
         self._fresh_at = -math.inf  # the loop's time at which the known head was last the newest version
         self._verified_at: float | None = None  # by the loop's time; None: not since the head's root was read
         self.damage: Corrupt | None = None
-        """Why the head cannot be read. The log was opened at an older version then, and nothing is written."""
+        """The reason why the head cannot be read. The log was opened at an older version, and nothing is written."""
         self.around: Around | None = None
         """The findings of the last look around the head. None means that no look has taken place."""
         self._replaced: tuple[str, int] | None = None  # why history differs, and the version
@@ -236,11 +236,11 @@ class Follower:
                 at_once = 1
 
     def is_fresh(self, seconds: float) -> bool:
-        """Whether the known head was the newest version at some moment within the last `seconds`."""
+        """Return whether the known head was the newest version at some moment within the last `seconds`."""
         return asyncio.get_running_loop().time() - self._fresh_at < seconds
 
     def is_fresh_since(self, moment: float) -> bool:
-        """Whether the known head was the newest version at `moment` (the loop's time) or later."""
+        """Return whether the known head was the newest version at `moment` (the loop's time) or later."""
         return self._fresh_at >= moment
 
     @property
@@ -273,7 +273,7 @@ class Follower:
         except NotFound:
             found = "not there"
         except Corrupt:
-            return  # damage is no sign of another history; readers of the version get the error
+            return  # damage is not a sign of another history; readers of the version get the error
         if found != head.commit_id:
             self.end_history(replaced_error(head.version, head.commit_id, found).message, head.version)
         self.check_history()
@@ -293,7 +293,7 @@ class Follower:
 
     @property
     def doubt(self) -> Corrupt | None:
-        """Why nothing may be written although the head can be read, as last found; None when nothing disagrees.
+        """The reason why nothing may be written although the head can be read; None when the last look found none.
 
         The kind is `head_missing`, or `history_replaced` for a hole in the log.
         """
@@ -373,14 +373,14 @@ class Follower:
         """Wait for the committer of this process if it is publishing `version`; whether the version was accepted.
 
         A slot that fills while this process publishes to it most likely holds this process's root, so the probe does
-        not read the root back. Return False when another process's root is there, or when accepting takes too long.
+        not read the root back. Return False when another process's root is stored, or when accepting takes too long.
         """
         if self._own is not None and self._own[0] == version:
             await asyncio.wait([self._own[1]], timeout=OWN_PATIENCE_SECONDS)
         return self.head.version >= version
 
     def _is_own(self, version: int) -> bool:
-        """Whether this process is publishing `version`."""
+        """Return whether this process is publishing `version`."""
         return self._own is not None and self._own[0] == version
 
     async def take(self, version: int, count: int = 1) -> None:
@@ -593,7 +593,7 @@ class Follower:
             ) from error
 
     async def oldest(self) -> int:
-        """Find the oldest version that is no tombstone.
+        """Find the oldest version that is not a tombstone.
 
         Tombstones are the lowest versions without a gap, so halving finds the version. A correct hint saves the
         search.
@@ -620,7 +620,7 @@ class Follower:
         except Expired:
             return False
         except (Corrupt, NotFound):
-            return True  # a damaged or lost version is no tombstone; its readers get the error
+            return True  # a damaged or lost version is not a tombstone; its readers get the error
         return True
 
     async def event(self, version: int, *, details: bool = False) -> Event:

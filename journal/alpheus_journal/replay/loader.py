@@ -152,20 +152,20 @@ class Replay:
         self.last_checkpoint: CheckpointInfo | None = None
         self.last_drift: Drift | None = None
         self.invalid_reason = ""
-        """How memory was found to differ from the tree. While this is set, reads go to the tree."""
+        """The difference that was found between memory and the tree. While this is set, reads go to the tree."""
         self.lost = ""
-        """Why the state in memory was lost. While this is set, reads go to the tree."""
+        """The reason why the state in memory was lost. While this is set, reads go to the tree."""
         self.lacks_checkpoint = False
         """Whether all checkpoints were deleted and this process has written none since."""
         self.serves_unverified = False
         """Whether reads may use a checkpoint's content before it is compared with the tree. The owner then has to call
         `verify` soon. Otherwise reads go to the tree until `verify` has finished."""
         self.unverified_since_millis = 0
-        """When memory was loaded from a checkpoint that is not compared yet. 0 means that nothing is unverified."""
+        """The time at which memory was loaded from a checkpoint that is not compared yet. 0 when all is verified."""
         self.generation = 0
         """Grows whenever memory is dropped or put in place, as its content may change for a known version."""
         self.last_failure = ""
-        """Why the last merge in the background failed. Empty means that it succeeded."""
+        """The reason why the last merge in the background failed. Empty means that it succeeded."""
         self._is_wanted = False  # whether the state was in memory once, so that it is to come back
         self._rebasing = asyncio.Lock()
         self._compacting = asyncio.Lock()
@@ -285,7 +285,7 @@ class Replay:
         for row in flat.missing:
             changes.setdefault(flat.keys.key(row), flat.path(row))
         stored = await self._definitions((key, path) for key, path in changes.items() if path is not None)
-        # A renamed object keeps its definition, which was read again because paths are no keys here.
+        # A renamed object keeps its definition, which was read again because paths are not keys here.
         return State(
             keys=follower.reader.keys,
             catalog_id=follower.catalog_id,

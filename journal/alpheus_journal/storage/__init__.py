@@ -36,7 +36,7 @@ from alpheus_journal.storage.interface import (
     slot_taken,
     unreadable,
 )
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 __all__ = [
     "FILE_SIZE_BYTES_MAX",
@@ -67,7 +67,9 @@ def normal_url(url: str) -> str:
     if "://" not in url:
         if ":" in url.split("/")[0]:
             raise InvalidInput(
-                f"{shown(url)!r} is not a catalog URL", kind="bad_url", hint="give a URL such as file:///lake"
+                f"{redact_url(url)!r} is not a catalog URL",
+                kind="bad_url",
+                hint="give a URL such as file:///lake",
             )
         url = "file://" + quote(os.path.abspath(url), errors="surrogateescape")
     return url
@@ -93,13 +95,15 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
         unquote(parts.path, errors="strict")
     except UnicodeDecodeError:
         raise InvalidInput(
-            f"{shown(url)!r} is not a catalog URL: its path is not UTF-8",
+            f"{redact_url(url)!r} is not a catalog URL: its path is not UTF-8",
             kind="bad_url",
             hint="choose another name",
         ) from None
     except ValueError:  # brackets that enclose no IPv6 address; Python's message may quote a password
         raise InvalidInput(
-            f"{shown(url)!r} is not a catalog URL", kind="bad_url", hint="give a URL such as file:///lake"
+            f"{redact_url(url)!r} is not a catalog URL",
+            kind="bad_url",
+            hint="give a URL such as file:///lake",
         ) from None
     try:
         match parts.scheme:
@@ -122,12 +126,12 @@ def open_storage(url: str, *, create: bool = False) -> Storage:
     except ModuleNotFoundError as error:
         extra = {"s3": "s3", "lmdb": "lmdb"}.get(parts.scheme, "object-store")
         raise InvalidInput(
-            f"{shown(url)!r}: opening {parts.scheme}:// needs the library {error.name}, which is not installed",
+            f"{redact_url(url)!r}: opening {parts.scheme}:// needs the library {error.name}, which is not installed",
             kind="bad_url",
             hint=f"pip install 'alpheus[{extra}]'",
         ) from error
     raise InvalidInput(
-        f"{shown(url)!r} has the scheme {parts.scheme!r}, which this version cannot open",
+        f"{redact_url(url)!r} has the scheme {parts.scheme!r}, which this version cannot open",
         kind="bad_url",
         hint=f"use one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}; a daemon is grpc://host:port",
     )
@@ -138,10 +142,12 @@ def _open_local(url: str, parts: SplitResult, create: bool) -> Storage:
 
     if parts.netloc not in ("", "localhost"):
         raise InvalidInput(
-            f"{shown(url)!r} names a host", kind="bad_url", hint="write three slashes: file:///absolute/path"
+            f"{redact_url(url)!r} names a host",
+            kind="bad_url",
+            hint="write three slashes: file:///absolute/path",
         )
     if parts.query or parts.fragment:
-        raise InvalidInput(f"{shown(url)!r}: a file URL takes no options", kind="bad_url")
+        raise InvalidInput(f"{redact_url(url)!r}: a file URL takes no options", kind="bad_url")
     return LocalStorage(unquote(parts.path), create=create)
 
 
@@ -149,5 +155,5 @@ def _open_memory(url: str, parts: SplitResult) -> Storage:
     from alpheus_journal.storage.memory import MemoryStorage
 
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidInput(f"{shown(url)!r}: a memory URL takes a name and nothing else", kind="bad_url")
+        raise InvalidInput(f"{redact_url(url)!r}: a memory URL takes a name and nothing else", kind="bad_url")
     return MemoryStorage.named(unquote(parts.netloc + parts.path))

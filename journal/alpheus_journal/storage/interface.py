@@ -1,4 +1,4 @@
-"""What the journal needs from a store.
+"""The contract of a store, as the journal needs it.
 
 A store maps relative paths under one prefix to byte strings, which never change except for two hint files.
 Safety rests on `create` alone: of several writers of one path exactly one succeeds, and a created file is whole
@@ -186,7 +186,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     async def delete(self, path: str) -> None:
-        """Remove a file. A missing file is no error."""
+        """Remove a file. A missing file is not an error."""
 
     # -- data files
 
@@ -246,7 +246,7 @@ def check_path(path: str) -> str:
 
 
 def is_path(path: str) -> bool:
-    """Whether `check_path` accepts `path`."""
+    """Return whether `check_path` accepts `path`."""
     return not (
         not path
         or ("\\" in path and not path.startswith(_FOREIGN_NAMES))

@@ -53,7 +53,7 @@ from alpheus_journal.storage.interface import (
 )
 from alpheus_journal.storage.lmdb_environment import Environment, check_own
 from alpheus_journal.storage.local import LocalStorage
-from alpheus_journal.urls import shown
+from alpheus_journal.urls import redact_url
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -78,7 +78,7 @@ def open_lmdb(url: str, *, create: bool = False) -> LmdbStorage:
     parts = urlsplit(url)
     if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
         raise InvalidInput(
-            f"{shown(url)!r} is not an LMDB URL",
+            f"{redact_url(url)!r} is not an LMDB URL",
             kind="bad_url",
             hint="write three slashes and no options: lmdb:///abs/path",
         )

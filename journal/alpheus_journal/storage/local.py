@@ -651,8 +651,8 @@ class LocalStorage(Storage):
             raise self._directory.unknown_error(file.path, error) from error
 
     def _is_placed(self, file: _Staged, directory: int) -> bool:
-        """Whether our file is at its path in spite of the error. A network file system repeats a call whose reply was
-        lost, and then reports the error of the repetition."""
+        """Return whether our file is at its path in spite of the error. A network file system repeats a call whose
+        reply was lost, and then reports the error of the repetition."""
         try:
             found = self._system.stat(file.name, directory)
         except OSError:

@@ -496,7 +496,7 @@ class _Failure(msgspec.Struct, frozen=True):
         )
 
     def is_foreign(self, bucket: str) -> bool:
-        """Whether the failed request went to a service that issues credentials, not to the store."""
+        """Return whether the failed request went to a service that issues credentials, not to the store."""
         if not self.address or self.address == "REDACTED":
             return False
         parts = urlsplit(self.address)

@@ -81,7 +81,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def parse_url(url: str) -> Place:
     """Parse a URL. Raises InvalidInput (`bad_url`), whose text never repeats a possible secret."""
     parts = urlsplit(url)
-    shown = urls.shown(url)
+    shown = urls.redact_url(url)
     credentials = CREDENTIALS[parts.scheme]
     if "@" in parts.netloc:
         raise bad_url(shown, "the URL holds a user or password", credentials)
@@ -91,7 +91,7 @@ def parse_url(url: str) -> Place:
         what = PLACE_NAMES[parts.scheme]
         raise bad_url(
             shown,
-            f"{urls.shown_host(parts.netloc)!r} is not a {what} name",
+            f"{urls.redact_host(parts.netloc)!r} is not a {what} name",
             f"write {parts.scheme}://{what}/prefix",
         )
     prefix = unquote(parts.path).strip("/")
@@ -146,8 +146,8 @@ def _expected_value(name: str, value: str) -> str:
 
 
 def is_endpoint(url: str) -> bool:
-    """Whether `url` names a server, perhaps with a path, and nothing else. The client libraries notice a wrong URL
-    late, and one of them panics."""
+    """Return whether `url` names a server, perhaps with a path, and nothing else. The client libraries notice a wrong
+    URL late, and one of them panics."""
     try:
         parts = urlsplit(url)
         port = parts.port

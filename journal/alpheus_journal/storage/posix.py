@@ -121,8 +121,8 @@ class Syscalls:
             raise OSError(number, os.strerror(number))
 
     def has_syncfs(self, fd: int) -> bool:
-        """Whether a `syncfs` of the file system of `fd`, and one fsync after it, do the same as an fsync of each file.
-        Return False in a subclass that replaces `fsync` alone, because the subclass would not see the call."""
+        """Return whether a `syncfs` of the file system of `fd`, and one fsync after it, do the same as an fsync of each
+        file. Return False in a subclass that replaces `fsync` alone, because the subclass would not see the call."""
         if type(self).fsync is not Syscalls.fsync and type(self).syncfs is Syscalls.syncfs:
             return False
         return kernel_version(os.uname().release) >= _SYNCFS_SINCE and file_system_kind(fd) in _SYNCFS_KINDS
@@ -246,7 +246,7 @@ def file_system_kind(path: str | int, mounts: str = _MOUNTS) -> str:
 
 
 class Identity(NamedTuple):
-    """Which content a path holds. A link or a rename keeps the identity; replacing the file changes it."""
+    """The identity of the content at a path. A link or a rename keeps the identity; replacing the file changes it."""
 
     device: int
     inode: int
@@ -505,7 +505,7 @@ class Directory:
             raise
 
     def cannot_sync(self, error: OSError) -> bool:
-        """Whether an fsync failed because this file system cannot sync, which harms no reader."""
+        """Return whether an fsync failed because this file system cannot sync, which harms no reader."""
         return error.errno in _CANNOT_SYNC
 
     # -- the staging folder

@@ -41,7 +41,7 @@ from alpheus_journal.storage.interface import (
 from alpheus_journal.storage.object_url import is_endpoint
 from alpheus_journal.storage.s3_client import Bucket, Request, S3Client
 from alpheus_journal.storage.suitability import prove_once
-from alpheus_journal.urls import SECRET_NAMES, has_bare_option, shown, shown_host
+from alpheus_journal.urls import SECRET_NAMES, has_bare_option, redact_host, redact_url
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -76,7 +76,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
         prefix = unquote(parts.path).strip("/")
         if parts.fragment or (prefix and not is_path(prefix)):
             raise InvalidInput(
-                f"{shown(url)!r}: the prefix is not a path",
+                f"{redact_url(url)!r}: the prefix is not a path",
                 kind="bad_url",
                 hint="join names by single slashes; no name is . or .., and # and ? in a name are %23 and %3F",
             )
@@ -481,7 +481,7 @@ def _bucket_name(name: str) -> str:
             hint="use a general purpose bucket",
         )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", name):
-        raise InvalidInput(f"{shown_host(name)[:80]!r} is not a bucket name", kind="bad_url", hint=_EXAMPLE)
+        raise InvalidInput(f"{redact_host(name)[:80]!r} is not a bucket name", kind="bad_url", hint=_EXAMPLE)
     return name
 
 

@@ -597,7 +597,7 @@ def _no_expectation(params: dict[str, Any], **_: object) -> None:
 
 
 def _may_have_been_sent(error: Exception, reason: object) -> bool:
-    """Whether the request may have been sent: `EndpointConnectionError` also stands for a connection that broke
+    """Return whether the request may have been sent: `EndpointConnectionError` also stands for a connection that broke
     later."""
     return isinstance(error, boto.EndpointConnectionError) and not isinstance(
         reason, aiohttp.ClientConnectorError

@@ -46,7 +46,7 @@ class GroupSync:
         """None until the first try."""
 
     def ready(self) -> bool:
-        """Whether `sync` is worth calling for the next files. Call this before the first of them is staged."""
+        """Return whether `sync` is worth calling for the next files. Call this before the first of them is staged."""
         if self._usable is False or not self._is_little_unwritten():
             return False
         if self._usable is None:

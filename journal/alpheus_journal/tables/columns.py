@@ -73,7 +73,7 @@ def _check_names(columns: Sequence[Column], path: str) -> None:
         folded = column.name.lower()
         other = seen.get(folded)
         if other == column.name:
-            raise _schema_error(where, "is there twice")
+            raise _schema_error(where, "appears twice")
         if other is not None:
             raise _schema_error(
                 where,
@@ -323,11 +323,11 @@ def encode_bound(column: Column, value: bool | int | float | str | bytes) -> byt
 def decode_bound(column: Column, data: bytes) -> Bound:
     """Decode a stored bound, in the units of `encode_bound` except for DECIMAL, which gives a Decimal.
 
-    Raises ValueError when `data` is no bound of a column of this type.
+    Raises ValueError when `data` is not a bound of a column of this type.
     """
     sizes = BOUND_SIZES.get(column.type)
     if sizes is not None and len(data) not in sizes:
-        raise ValueError(f"a bound of {len(data)} bytes is none of type {type_text(column)}")
+        raise ValueError(f"a bound of {len(data)} bytes does not fit the type {type_text(column)}")
     if column.type == "BOOLEAN":
         return data != b"\x00"
     if column.type in _INTEGER_BOUNDS:

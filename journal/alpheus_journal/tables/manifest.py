@@ -175,7 +175,7 @@ def _statistics_array(files: Sequence[DataFile]) -> pa.Array:
 
 
 class _Bad(Exception):
-    """The reason why bytes are no segment. `decode_segment` turns it into Corrupt with the path."""
+    """The reason why bytes are not a segment. `decode_segment` turns it into Corrupt with the path."""
 
 
 def decode_segment(data: bytes, path: str, *, table_id: str) -> tuple[DataFile, ...]:

@@ -175,7 +175,7 @@ def reads_as(kind: pa.DataType, column: Column) -> bool:
 
 
 def _is_zoned(kind: pa.TimestampType) -> bool | None:
-    """Return whether a timestamp type has a zone. None means a zone that is no text, which no reader knows."""
+    """Return whether a timestamp type has a zone. None means a zone that is not a text, which no reader knows."""
     try:
         return kind.tz is not None
     except UnicodeDecodeError:

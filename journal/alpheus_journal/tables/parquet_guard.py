@@ -29,7 +29,7 @@ _STRUCT_DEPTH_MAX = 16
 
 
 class _Bad(Exception):
-    """The reason why bytes are no footer that may be read."""
+    """The reason why bytes are not a footer that may be read."""
 
 
 _NO_FOOTER = (_Bad, pa.ArrowException, OSError, ValueError, TypeError, IndexError)
@@ -151,7 +151,7 @@ class _Compact:
     def elements(self, kind: int, wanted: int = 0) -> Iterator[int]:
         """Yield the type of each element of the list here. The caller must walk over each element."""
         if kind not in (_LIST, _SET):
-            raise _Bad("a field is no list")
+            raise _Bad("a field is not a list")
         head = self.byte()
         count = head >> 4
         if count == 15:
@@ -185,7 +185,7 @@ class _Compact:
 
     def int32(self, kind: int) -> int:
         if kind != _I32:  # Arrow skips a field of another type, and takes it for absent
-            raise _Bad("a field is no number of 32 bits")
+            raise _Bad("a field is not a number of 32 bits")
         return self.integer()
 
     def jump(self, size: int) -> int:
@@ -198,7 +198,7 @@ class _Compact:
     def binary(self, kind: int) -> int:
         """Walk over the bytes or text here, and return the size."""
         if kind != _BINARY:
-            raise _Bad("a field is no text")
+            raise _Bad("a field is not a text")
         return self.jump(self.varint())
 
     def skip(self, kind: int, *, element: bool = False) -> None:

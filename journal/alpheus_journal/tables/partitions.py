@@ -133,7 +133,7 @@ def parse_sort_by(texts: Sequence[str], columns: Sequence[Column]) -> tuple[Sort
 def _check_texts(texts: Sequence[str], what: str) -> Sequence[str]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise InvalidInput(
-            f"{what} is no list of texts",
+            f"{what} is not a list of texts",
             kind="bad_argument",
             hint='give a list such as ["country", "day(ts)"]',
         )

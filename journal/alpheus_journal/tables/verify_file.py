@@ -267,9 +267,9 @@ def _find_outside(file: DataFile, leaf: _Found, low: Any, high: Any, *, is_cut: 
         yield f"has an entry that cannot be understood: {leaf.label}: {error}"
         return
     if least is not None and low < least and not (is_cut and _is_cut(low) and least.startswith(low)):
-        yield f"has {_shown(low)} in {leaf.label}, below the bound {_shown(least)}"
+        yield f"has {_format_value(low)} in {leaf.label}, below the bound {_format_value(least)}"
     if greatest is not None and (high[:-1] if is_cut and _is_cut(high) else high) > greatest:
-        yield f"has {_shown(high)} in {leaf.label}, above the bound {_shown(greatest)}"
+        yield f"has {_format_value(high)} in {leaf.label}, above the bound {_format_value(greatest)}"
 
 
 def _is_cut(value: Any) -> bool:
@@ -278,7 +278,7 @@ def _is_cut(value: Any) -> bool:
     return isinstance(value, bytes) and len(value) >= _CUT_SIZE_BYTES
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= 80 else text[:80] + "…"
 

@@ -131,7 +131,7 @@ class Record(msgspec.Struct, frozen=True):
     action: Action
 
 
-class Held(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True):
     """A request that `release` delivered, with the status of the server's answer (0 in raw mode)."""
 
     request: Request
@@ -187,13 +187,13 @@ class TcpProxy:
         async with self._changed:
             await self._changed.wait_for(lambda: self.count(match) >= count)
 
-    async def release(self, count: int | None = None) -> list[Held]:
+    async def release(self, count: int | None = None) -> list[Delivery]:
         """Deliver held requests, oldest first, each over its own connection, and wait for their answers."""
         delivered = []
         for _ in range(len(self._held) if count is None else count):
             held = self._held.pop(0)
             async with self._to_server() as server:
-                delivered.append(Held(held, _status(await self._exchange(server, held))))
+                delivered.append(Delivery(held, _status(await self._exchange(server, held))))
         return delivered
 
     async def cut(self) -> None:

@@ -212,7 +212,7 @@ def random_leaves(root: Node, rng: random.Random, count: int) -> Steps[list[Leaf
 
 
 def sorts_otherwise_in_utf16(key: str) -> bool:
-    """Whether a key can sort differently in UTF-16 order than by code points."""
+    """Return whether a key can sort differently in UTF-16 order than by code points."""
     return bool(key) and max(key) >= "\ue000"
 
 
@@ -674,8 +674,8 @@ class _Edit:
             index = left
 
     def _prefer_left(self, draft: _Draft, index: int) -> bool:
-        """Whether child `index` merges with its left sibling. It merges with the right sibling where only that one is
-        loaded."""
+        """Return whether child `index` merges with its left sibling. It merges with the right sibling where only that
+        one is loaded."""
         if index == 0:
             return False
         if index == len(draft.keys):

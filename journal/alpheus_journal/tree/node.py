@@ -81,7 +81,7 @@ class NodeFile(msgspec.Struct, frozen=True):
         return tuple(found)
 
     def looks_foreign(self, order: int) -> bool:
-        """Whether other software must have written the node: a node of ours is padded to the order and has no
+        """Return whether other software must have written the node: a node of ours is padded to the order and has no
         defect."""
         return bool(self.defects or self.defects_of_order(order))
 
@@ -433,7 +433,7 @@ def _system_rows(keys: _Column, values: _Column, pnodes: _Column) -> dict[str, s
             raise Malformed(f"the system row {key[:80]!r} points at a node")
         if key in _KNOWN_ROWS:
             if key in system:
-                raise Malformed(f"the system row {key!r} stands twice")
+                raise Malformed(f"the system row {key!r} appears twice")
             if value is None:
                 raise Malformed(f"the system row {key!r} has no value")
             if len(value) > fmt.POINTER_SIZE_BYTES_MAX:
@@ -464,7 +464,7 @@ def _check_system(system: dict[str, str], root: bool) -> None:
         if row not in system:
             raise Malformed(f"the system row {row!r} is missing")
     if fmt.ROW_N_ACTIONS in system and fmt.ROW_N_ACTIONS_64 in system:
-        raise Malformed("the number of actions stands twice")
+        raise Malformed("the number of actions appears twice")
     if not root and (tombstone or fmt.ROW_N_ACTIONS in system or fmt.ROW_N_ACTIONS_64 in system):
         raise Malformed("a child node with the rows of a root")
     try:

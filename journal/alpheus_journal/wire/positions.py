@@ -166,7 +166,7 @@ def reset(name: str, definition: SubscriptionDef, next_version: int, token: str)
 
 
 def has_left(definition: SubscriptionDef, position: Position | None) -> bool:
-    """Whether the holder has released the subscription. `position` is the one at `definition.position_path`."""
+    """Return whether the holder has released the subscription. `position` is the one at `definition.position_path`."""
     return position is not None and position.released and position.subscription_id == definition.id
 
 

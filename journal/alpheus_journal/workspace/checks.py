@@ -45,7 +45,7 @@ def require(workspace: Workspace | Changes, name: ObjectName) -> StoredObject:
     return stored
 
 
-def typed(name: ObjectName, stored: StoredObject, kind: type[D], workspace: Workspace | None = None) -> D:
+def decode_as(name: ObjectName, stored: StoredObject, kind: type[D], workspace: Workspace | None = None) -> D:
     """Return the definition of an object whose kind has definitions of the class `kind`.
 
     `workspace` may have decoded the definition already.
@@ -100,7 +100,7 @@ def find_bound_views(
         stored = workspace.get(view)
         if stored is None:
             continue
-        found = typed(view, stored, ViewDef)
+        found = decode_as(view, stored, ViewDef)
         if found.schema_binding and reference_to(name) in found.references:
             binding.append(view)
     return sorted(binding)

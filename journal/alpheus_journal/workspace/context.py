@@ -19,7 +19,7 @@ from alpheus_journal.workspace.workspace import Workspace
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one operation did. `uploads` are definition files by path. `action.operation` has every id assigned."""
+    """The result of one operation. `uploads` are definition files by path. `action.operation` has every id assigned."""
 
     action: Action
     uploads: dict[str, bytes] = {}
@@ -57,7 +57,7 @@ class Spent:
 
 
 class Context(Protocol):
-    """What an execution needs beside the workspace."""
+    """The inputs of an execution besides the workspace."""
 
     @property
     def keys(self) -> fmt.Keys: ...

@@ -1,4 +1,4 @@
-"""How the operations of one class are executed, and what they read: one row of `execute.EXECUTE_RULES`.
+"""The rule by which the operations of one class are executed and prefetched: one row of `execute.EXECUTE_RULES`.
 
 Each row is in the module that executes its operations. `footprint` returns what an execution reads, and `prefetch`
 fetches it.
@@ -24,7 +24,7 @@ PastNamespace = tuple[int, str]
 
 
 class Footprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation reads, as far as the workspace can tell yet."""
+    """The objects that an operation reads, as far as the workspace can tell yet."""
 
     names: tuple[ObjectName, ...] = ()
     related: tuple[ObjectName, ...] = ()
@@ -61,7 +61,7 @@ def read_nothing(operation: Any, workspace: Workspace) -> Footprint:
 
 
 class ExecuteRule(NamedTuple):
-    """How the operations of one class are executed, and what they read."""
+    """The functions that execute and prefetch the operations of one class."""
 
     run: Callable[[Workspace, Any, Context], Executed] | Stepwise
     footprint: Callable[[Any, Workspace], Footprint] = read_target

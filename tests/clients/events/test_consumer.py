@@ -104,7 +104,7 @@ async def test_a_turn_that_is_cancelled_while_it_begins() -> None:
     await closing
     with pytest.raises(InvalidInput, match="was closed"):
         await waiting
-    assert other._signs is None
+    assert other._sign_task is None
     shown = await AsyncSubscriptions(session_on(journal, lake, 2)).load("mail")
     assert (shown.holder, shown.epoch) == ("", 2)
 
@@ -288,7 +288,7 @@ async def test_a_consumer_that_left_gives_no_more_signs() -> None:
     lake = Lake()
     async with beating(lake) as (_, heart, mail):
         await heart.beat()
-        signs = mail._signs
+        signs = mail._sign_task
         assert signs is not None
         await mail.close()
         assert signs.cancelled()
@@ -331,7 +331,7 @@ async def test_an_outage_during_a_sign_costs_no_turn(outage: AlpheusError) -> No
 async def test_a_sign_that_is_refused_ends_the_turn() -> None:
     lake = Lake()
     async with beating(lake) as (_, heart, mail):
-        signs = mail._signs
+        signs = mail._sign_task
         assert signs is not None
         heart.failures = [Conflict("another has it", transaction_id="", kind="subscription_claimed")]
         await heart.asleep.wait()

@@ -139,7 +139,7 @@ def test_another_consumer_takes_over(catalog: alpheus.Catalog) -> None:
     silent.wait_active()
     touch(catalog, "sales", 1)
     event = next(silent)
-    signs = silent._inner._signs
+    signs = silent._inner._sign_task
     assert signs is not None
     alpheus.sync.portal.background_loop()._loop.call_soon_threadsafe(signs.cancel)
     with catalog.subscribe("mail") as mail:

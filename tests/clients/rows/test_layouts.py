@@ -498,7 +498,7 @@ def test_what_is_not_computed_yet_is_refused_with_a_way_out(
         def collect(self) -> None: ...
 
     catalog.create_table(name := new_name(), pa.schema([("a", pa.int64())]))
-    with pytest.raises(InvalidInput, match="LazyFrame is no data") as caught:
+    with pytest.raises(InvalidInput, match="LazyFrame is not data") as caught:
         catalog.append(name, LazyFrame())
     assert ".collect()" in caught.value.hint
 

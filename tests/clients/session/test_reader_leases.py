@@ -358,7 +358,7 @@ async def test_a_catalog_that_is_closed_while_a_lease_is_taken(
     async with await aio.create(f"file://{tmp_path}/lake") as catalog:
         real = leases.take
 
-        async def take(*arguments: Any, **more: Any) -> leases.Held:
+        async def take(*arguments: Any, **more: Any) -> leases.HeldLease:
             held = await real(*arguments, **more)
             await catalog.close()
             return held

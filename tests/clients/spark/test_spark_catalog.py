@@ -143,7 +143,7 @@ def test_columns_go_by_name_and_types_widen(lake: SparkCatalog, spark: SparkSess
         ("SELECT 'x' AS note", "'id' is required, but missing"),
         ("SELECT '1' AS id", "'id' has type string, the table has bigint"),
         ("SELECT 1.5D AS id", "'id' has type double"),
-        ("SELECT 1 AS id, 1 AS ID", "'ID' is there twice"),
+        ("SELECT 1 AS id, 1 AS ID", "'ID' appears twice"),
         ("SELECT 1 AS id, named_struct('a', 'x') AS place", "'place.a' has type string"),
         ("SELECT 1 AS id, named_struct('q', 1) AS place", "'place.q' is not in the table"),
         ("SELECT 1 AS id, CAST(1 AS DECIMAL(13, 2)) AS price", "'price' has type decimal"),

@@ -178,7 +178,7 @@ def test_merges(lake: SparkCatalog) -> None:
         return sorted(rows, key=str)
 
     twice: list[Row] = [{"a": 1, "b": "y", "v": 5}, {"a": 1, "b": "y", "v": 6}]
-    with pytest.raises(InvalidInput, match=r"'1'.*is there twice"):
+    with pytest.raises(InvalidInput, match=r"'1'.*appears twice"):
         lake.merge("s.m", frame(lake, twice, columns), on=["a", "b"])
     source: list[Row] = [
         {"a": 1, "b": "y", "v": 1},
@@ -430,7 +430,7 @@ def test_values_that_are_computed_of_a_row_alone(lake: SparkCatalog) -> None:
         ("i +", "bad_argument", "Syntax error", "an expression in Spark's SQL"),
         ("", "bad_argument", "empty statement", "an expression in Spark's SQL"),
         ("nosuch(i)", "bad_argument", "`nosuch`", "an expression in Spark's SQL"),
-        (object(), "bad_argument", "object is no value for a column", "a plain Python value"),
+        (object(), "bad_argument", "object is not a value for a column", "a plain Python value"),
         ({"a": 1}, "bad_argument", "Literal for", "a plain Python value"),
         ("i DIV (i - i)", "bad_data", "Division by zero", "divided by zero"),
         ("i + 2147483647", "bad_data", "overflow", "too large"),

@@ -124,7 +124,7 @@ async def test_the_poller_hurries_while_versions_come() -> None:
 
 @pytest.mark.parametrize("error", [Unavailable("storage is away"), RuntimeError("a bug")])
 async def test_the_poller_outlives_failures(error: Exception) -> None:
-    telemetry.configure("error")  # by default structlog reads the source files of a traceback
+    telemetry.configure("info")  # by default structlog reads the source files of a traceback
     source = Source(0)
     poller = Poller(source, interval_min_seconds=0.05, interval_max_seconds=1.0)
     source.broken = error

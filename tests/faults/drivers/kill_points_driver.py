@@ -233,7 +233,7 @@ async def verify(folder: Path) -> None:
             assert committed.duplicate or sent.version == -1
     log: dict[str, int] = {}
     async for entry in journal.log():
-        assert entry.transaction.id not in log, f"{entry.transaction.id} is there twice"
+        assert entry.transaction.id not in log, f"{entry.transaction.id} appears twice"
         log[entry.transaction.id] = entry.version
     for sent in Protocol.read(folder / "protocol").values():
         assert sent.id in log

@@ -159,7 +159,7 @@ async def verify(
     log: dict[str, int] = {}
     if not expired:
         async for entry in journal.log():
-            assert entry.transaction.id not in log, f"{entry.transaction.id} is there twice"
+            assert entry.transaction.id not in log, f"{entry.transaction.id} appears twice"
             log[entry.transaction.id] = entry.version
         await _nothing_is_half_there(journal, sents, log)
     await _hints_are_sound(open_one, journal, log)
@@ -181,7 +181,7 @@ async def verify(
     if not expired:
         journal = await Journal.open(await open_one())
         again = [entry.transaction.id async for entry in journal.log()]
-        assert len(again) == len(set(again)), "a transaction is there twice"
+        assert len(again) == len(set(again)), "a transaction appears twice"
         assert set(again) == log.keys()
         await journal.close()
 

@@ -173,7 +173,7 @@ REFUSED: list[tuple[dict[str, Any], str, type[AlpheusError]]] = [
     ({"nullable_columns": {"m.key": True}}, "key of a map", InvalidInput),
     ({"nullable_columns": {"m.key.k": True}}, "key of a map", InvalidInput),
     ({"add_columns": [new("x", parent="m.key")]}, "key of a map", InvalidInput),
-    ({"add_columns": [new("x", parent="id")]}, "no struct", InvalidInput),
+    ({"add_columns": [new("x", parent="id")]}, "not a struct", InvalidInput),
     ({"add_columns": [new("ID")]}, "same name", InvalidInput),
     ({"add_columns": [new("x"), new("X")]}, "same name", InvalidInput),
     ({"add_columns": [new("A", parent="s")]}, "same name", InvalidInput),

@@ -19,7 +19,16 @@ from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput,
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
-from alpheus_journal.log.leases import Copy, Found, Held, Lease, decode_lease, encode_lease, leases_in, take
+from alpheus_journal.log.leases import (
+    Copy,
+    Found,
+    HeldLease,
+    Lease,
+    decode_lease,
+    encode_lease,
+    leases_in,
+    take,
+)
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import CheckSummary, Finding
 from alpheus_journal.storage import ObjectInfo, Storage
@@ -63,7 +72,7 @@ async def leased_lake(digits: int = 32) -> tuple[Lake, Time, Journal, Log]:
     return lake, time, journal, await Log.open(lake.storage)
 
 
-async def take_one(lake: Lake, time: Time, log: Log, version: int = 1, millis: int = MINUTE) -> Held:
+async def take_one(lake: Lake, time: Time, log: Log, version: int = 1, millis: int = MINUTE) -> HeldLease:
     return await take(
         log,
         version,
@@ -210,7 +219,7 @@ async def test_a_version_that_expires_while_it_is_leased() -> None:
     lake, time, _, log = await leased_lake()
     with failpoints.armed("lease.written", "pause") as written:
         taking = asyncio.ensure_future(take_one(lake, time, log))
-        await written.arrived()
+        await written.wait_for_hit()
         assert len(await listed(lake.storage, "lease/")) == 1
         await lake.expire(below=2)
         written.release()
@@ -223,7 +232,7 @@ async def test_a_store_that_is_put_back_meanwhile() -> None:
     root = await log.read(3)
     with failpoints.armed("lease.written", "pause") as written:
         taking = asyncio.ensure_future(take_one(lake, time, log, 3))
-        await written.arrived()
+        await written.wait_for_hit()
         other = encode_node(
             root.node,
             order=3,
@@ -415,7 +424,7 @@ async def test_renewed_in_time_it_lives_for_ever() -> None:
     assert found.binds_until_millis == time.store.millis + 2 * MINUTE
 
 
-async def assert_over(lake: Lake, held: Held, reason: str = "it was not renewed for 60 s") -> None:
+async def assert_over(lake: Lake, held: HeldLease, reason: str = "it was not renewed for 60 s") -> None:
     for _ in range(2):
         error = await raises(Expired, held.renew(), kind="lease_expired")
         assert f"version 1 ran out: {reason}" in str(error)
@@ -492,10 +501,10 @@ NOTHING = Copy(
 )
 
 
-async def hold(store: Rounding, time: Time, millis: int, *, has_clock: bool = True) -> Held:
+async def hold(store: Rounding, time: Time, millis: int, *, has_clock: bool = True) -> HeldLease:
     lease = Lease(copy=NOTHING, lease_millis=millis)
     monotonic = (lambda: time.own) if has_clock else (lambda: 0.0)
-    held = Held(store, fmt.lease_path(NAME), lease, encode_lease(lease), monotonic)
+    held = HeldLease(store, fmt.lease_path(NAME), lease, encode_lease(lease), monotonic)
     await held.begin()
     return held
 

@@ -1,4 +1,4 @@
-"""Which columns a frame has, and which files a task reads into them."""
+"""The columns of a frame, and the files that a task reads into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Spark asks a stream for its offsets, in each of its releases."""
+"""The calls by which Spark asks a stream for its offsets, in each release of Spark."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from alpheus.feed.stream_position import OUTAGE_SECONDS
 from alpheus.models import Table
 from alpheus.session.arguments import When
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.urls import shown, typed
+from alpheus_journal.urls import redact_input, redact_url
 
 NO_LIMIT = 2**31 - 1
 ON_DELETE = ("fail", "skip")
@@ -90,7 +90,7 @@ _IN_USE: dict[tuple[str, str], frozenset[str]] = {
     | {"after", "start", "startingversion", "maxversionspertrigger", "outageseconds"},
     ("write", "rows"): frozenset(),
 }
-"""Which options have an effect in which use, besides those that name the catalog and the table."""
+"""Options that have an effect in each use, besides those that name the catalog and the table."""
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mode"})
 _VERSION = re.compile(r"-?[0-9]+")
 _WITHOUT_ZONE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?", re.ASCII)
@@ -136,7 +136,8 @@ def options_of(given: Mapping[str, str]) -> Options:
     unknown = sorted(options.keys() - _KNOWN - _OF_SPARK)
     if unknown:
         raise InvalidInput(
-            f"there is no option {typed(unknown[0])!r}", hint=f"the options are {', '.join(sorted(_KNOWN))}"
+            f"there is no option {redact_input(unknown[0])!r}",
+            hint=f"the options are {', '.join(sorted(_KNOWN))}",
         )
     url = options.get("catalog") or os.environ.get("ALPHEUS_CATALOG", "")
     if not url:
@@ -147,7 +148,7 @@ def options_of(given: Mapping[str, str]) -> Options:
         )
     if url.startswith("memory:"):
         raise InvalidInput(
-            f"the catalog {shown(url)} is in the memory of one process, which Spark's processes cannot reach",
+            f"the catalog {redact_url(url)} is in the memory of one process, which Spark's processes cannot reach",
             kind="storage_unreachable",
             hint="use a catalog on storage, for example file:///lake",
         )
@@ -193,12 +194,12 @@ def _translate(options: dict[str, str]) -> dict[str, str]:
     if path:
         if "/" in path or ":" in path:
             raise InvalidInput(
-                f"{shown(path)!r} is a location, but tables are found by name",
+                f"{redact_url(path)!r} is a location, but tables are found by name",
                 hint="use load('namespace.name') or save('namespace.name'), and the option catalog for the location",
             )
         if (options.get("table") or path) != path:
             raise InvalidInput(
-                f"the option table={typed(options['table'])!r} and {typed(path)!r} name two tables",
+                f"the option table={redact_input(options['table'])!r} and {redact_input(path)!r} name two tables",
                 hint="name one table",
             )
     given = [key for key in ("at", "versionasof", "timestampasof") if key in options]
@@ -211,14 +212,14 @@ def _translate(options: dict[str, str]) -> dict[str, str]:
     if version is not None:
         if not _VERSION.fullmatch(version):
             raise InvalidInput(
-                f"the option versionAsOf={typed(version)!r} is not a version",
+                f"the option versionAsOf={redact_input(version)!r} is not a version",
                 hint="give a version, or a time in timestampAsOf",
             )
         options["at"] = version
     if time is not None:
         if _VERSION.fullmatch(time):
             raise InvalidInput(
-                f"the option timestampAsOf={typed(time)!r} is not a time",
+                f"the option timestampAsOf={redact_input(time)!r} is not a time",
                 hint="give a time, or a version in versionAsOf",
             )
         options["at"] = _with_zone(time.strip(), zone)
@@ -245,7 +246,7 @@ def _with_zone(time: str, zone: str | None) -> str:
         known = None
     if known is None:
         raise InvalidInput(
-            f"the option timeZone={typed(zone)!r} is not a time zone",
+            f"the option timeZone={redact_input(zone)!r} is not a time zone",
             hint="give for example UTC, Europe/Amsterdam or +01:00",
         )
     try:
@@ -288,7 +289,7 @@ def one_of(options: Mapping[str, str], key: str, values: Sequence[str]) -> str:
     value = options.get(key, values[0]).lower()
     if value not in values:
         raise InvalidInput(
-            f"the option {key}={typed(value)!r} is none of {', '.join(values)}",
+            f"the option {key}={redact_input(value)!r} is none of {', '.join(values)}",
             hint=f"give one of {', '.join(values)}",
         )
     return value
@@ -302,7 +303,7 @@ def _start(options: Mapping[str, str]) -> When:
     value = options["startingversion"]
     if not (value.isascii() and value.isdecimal()):
         raise InvalidInput(
-            f"the option startingVersion={typed(value)!r} is not a version", hint="give a number"
+            f"the option startingVersion={redact_input(value)!r} is not a version", hint="give a number"
         )
     return max(0, int(value) - 1)
 
@@ -313,7 +314,7 @@ def count_of(options: Mapping[str, str], key: str) -> int | None:
     if value is None:
         return None
     if not (value.isascii() and value.isdecimal()) or not 0 < int(value) < NO_LIMIT:
-        raise InvalidInput(f"the option {key}={typed(value)!r} is not a positive number below 2^31")
+        raise InvalidInput(f"the option {key}={redact_input(value)!r} is not a positive number below 2^31")
     return int(value)
 
 
@@ -323,7 +324,9 @@ def _seconds(options: Mapping[str, str], key: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise InvalidInput(f"the option {key}={typed(options[key])!r} is not a number of seconds below 1e9")
+        raise InvalidInput(
+            f"the option {key}={redact_input(options[key])!r} is not a number of seconds below 1e9"
+        )
     return value
 
 

@@ -95,7 +95,7 @@ def write_once(
 
 
 class BatchFunction:
-    """What `SparkCatalog.batch_writer` returns: calls `fn` in one transaction a batch, once per query and name.
+    """The result of `SparkCatalog.batch_writer`. It calls `fn` in one transaction a batch, once per query and name.
 
     Anything else that a query writes for the same batch under the same name counts as a duplicate, and its rows would
     be silently lost. Within one run of a query this is detected and refused: only a retry with the same frame is a
@@ -138,7 +138,7 @@ class BatchFunction:
 
 
 class Written(WriterCommitMessage):
-    """What a task wrote to storage."""
+    """The files that a task wrote to storage."""
 
     def __init__(
         self, segments: tuple[Segment, ...], transaction_id: str, table_id: str, query_id: str

@@ -22,5 +22,5 @@ the files visible.
 deletes that path. A projection above the relation, which the optimizer removes, makes the analyzer refuse. Rejected:
 file modes (they do not stop a delete); a file system class in Hadoop's settings (there is none without a JAR, and it
 would govern the user's own files). Writes by path can only be noticed: plans on local disks `stat` the files that
-they name (11 µs a file). On object stores a key is no folder, and the answer that brings a file says its size.
+they name (11 µs a file). On object stores a key is not a folder, and the answer that brings a file says its size.
 """

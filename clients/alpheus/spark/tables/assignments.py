@@ -1,4 +1,4 @@
-"""What an update sets: a user's expressions, checked, and computed as by Spark's own UPDATE."""
+"""The assignments of an update: a user's expressions, checked, and computed as by Spark's own UPDATE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_assignments(set: Mapping[str, Any], columns: Sequence[Column]) -> dict[
         own = names.get(name.lower()) if isinstance(name, str) else None
         if own is None or own in found:
             raise InvalidInput(
-                f"set: column {name!r} is {'there twice' if own else 'not in the table'}",
+                f"set: column {name!r} {'appears twice' if own else 'is not in the table'}",
                 hint=f"the table has {', '.join(names.values())[:500]}; set a struct as a whole",
             )
         found[own] = _column_expression(own, value)
@@ -53,7 +53,7 @@ def _column_expression(name: str, value: object) -> SparkColumn:
         reason = (
             spark_reason(error)
             if isinstance(value, str)
-            else f"{type(value).__name__} is no value for a column"
+            else f"{type(value).__name__} is not a value for a column"
         )
         raise InvalidInput(f"set: column {name!r}: {reason}", hint=_EXAMPLE) from error
 

@@ -112,7 +112,7 @@ _LOCAL_WRITE_OPTIONS = {
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write stored: durable, and not visible yet. Without rows there is no segment."""
+    """The files of a write: durable, and not visible yet. Without rows there is no segment."""
 
     segments: tuple[Segment, ...]
     rows: int

@@ -26,7 +26,7 @@ from alpheus_journal.tables.data_file import DataFile
 
 
 class Lake:
-    """What Spark needs to reach the native tables of a catalog. `lists` holds the files of their manifest segments."""
+    """Gives Spark access to the native tables of a catalog. `lists` holds the files of their manifest segments."""
 
     spark: SparkSession
     catalog: Catalog

@@ -104,7 +104,7 @@ class _Merge:
         if twice is not None:
             key = ", ".join(f"{name}={str(value)[:80]!r}" for name, value in twice.asDict().items())
             raise InvalidInput(
-                f"the key {key} is there twice in the data to merge",
+                f"the key {key} appears twice in the data to merge",
                 kind="bad_data",
                 hint="keep one row of each key, for example the newest",
             )
@@ -215,7 +215,7 @@ def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ..
         column = by_name.get(name.lower())
         if column is None or column in found:
             raise InvalidInput(
-                f"column {name!r} is {'there twice' if column else 'not in the table'}",
+                f"column {name!r} {'appears twice' if column else 'is not in the table'}",
                 kind="bad_data",
                 hint=f"the table has {', '.join(column.name for column in columns)[:500]}",
             )

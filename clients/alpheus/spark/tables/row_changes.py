@@ -57,7 +57,7 @@ Select = Callable[[DataFrame], DataFrame]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rows of a table a verb changes.
+    """The rows of a table that a verb changes.
 
     - `sought`: a predicate that is TRUE for these rows, and maybe for others. None means unknown.
     - `chosen`, `others`: filter a frame with the table's columns for the rows that change, and for those that do not.

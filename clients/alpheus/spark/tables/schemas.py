@@ -456,7 +456,7 @@ def _check_fields(fields: Iterable[t.StructField], columns: Sequence[Column], pr
     found: dict[str, t.StructField] = {}
     for field in fields:
         if field.name.lower() in found:
-            raise _bad_column(prefix + field.name, "is there twice")
+            raise _bad_column(prefix + field.name, "appears twice")
         found[field.name.lower()] = field
     for column in columns:
         own = found.pop(column.name.lower(), None)

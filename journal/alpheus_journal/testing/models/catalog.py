@@ -166,7 +166,7 @@ def _apply_to_rows(
         model[name] = table._replace(location=operation.metadata_location)
         return
     assert table.id == operation.table_id, f"files of another {name}"
-    assert not table.location, f"{name} is no native table"
+    assert not table.location, f"{name} is not a native table"
     kept = (0, 0, 0) if isinstance(operation, OverwriteFiles) else table.rows
     if isinstance(operation, ChangeRows):
         kept = _add_sums(kept, operation.removed, -1)
@@ -300,7 +300,7 @@ def _update_table(model: Model, name: str, operation: UpdateTable) -> None:
     """Update a table. Only columns of the top level are modelled."""
     table = _table(model, name)
     columns = {column[0]: column for column in table.columns}
-    assert not operation.changes_columns or not table.location, f"{name} is no native table"
+    assert not operation.changes_columns or not table.location, f"{name} is not a native table"
     order = list(columns)
     for old in operation.drop_columns:
         del columns[old]

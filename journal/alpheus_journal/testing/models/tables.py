@@ -284,7 +284,7 @@ class Meant(msgspec.Struct, frozen=True, kw_only=True):
             assert row.id not in self.inserted, f"two merges inserted {row}"
             assert not any(matches(row) for matches in self.looked_for), f"{row} was not seen"
         lineages = [row.lineage for row in after.elements()]
-        assert len(set(lineages)) == len(lineages), "a row is there twice"
+        assert len(set(lineages)) == len(lineages), "a row appears twice"
         return after
 
 
@@ -357,7 +357,7 @@ class Author:
         return await self.contents.visible(await self.table(), self.overlay)
 
     async def is_plain(self) -> bool:
-        """Whether no row has a level."""
+        """Return whether no row has a level."""
         return all(row.level == LEVEL_BEFORE for row in await self.visible())
 
     async def run(self, operation: Operation, label: str) -> None:

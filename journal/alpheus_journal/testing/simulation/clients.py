@@ -1,4 +1,4 @@
-"""How clients of a simulated process commit and follow, subscribers, and the processes themselves."""
+"""Clients of a simulated process that commit and follow, subscribers, and the processes themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class Front(Protocol):
-    """How the clients of one process commit."""
+    """The way in which the clients of one process commit."""
 
     async def commit(self, transactions: Sequence[Transaction]) -> list[Committed | AlpheusError]:
         """Return one answer for each transaction. The transactions may or may not share a version."""

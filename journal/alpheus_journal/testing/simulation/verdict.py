@@ -1,4 +1,4 @@
-"""What must be true after a simulated run: the log, the clients' answers and the store are compared.
+"""Compare the log, the clients' answers and the store after a simulated run.
 
 Nothing here uses the code that committed. The log is read from an archive without expired versions, and executed
 again on a model. Each commit is judged by the state of the model just before. Rows of tables have their own model:
