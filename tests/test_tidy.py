@@ -13,6 +13,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -309,21 +310,30 @@ def test_a_wrong_room_is_found() -> None:
     assert wrong_rooms("alpheus_journal.commit.stage", tree, modules) == []
 
 
-def reaches_spark(module: str, modules: dict[str, ast.Module]) -> list[str]:
-    """Return the chain of imports from `module` to pyspark; empty when there is none."""
+def reaches_spark(module: str, imported: dict[str, list[str]]) -> list[str]:
+    """Return the chain of imports from `module` to pyspark; empty when there is none. `imported`: see `imports_of`."""
     chains = [[module]]
     seen = {module}
     while chains:
         chain = chains.pop()
-        for name, _ in imports(modules[chain[-1]], at_import_time=True):
+        for name in imported[chain[-1]]:
             if is_within(name, "pyspark"):
                 return [*chain, name]
-            parts = name.split(".")
-            for parent in (".".join(parts[: n + 1]) for n in range(len(parts))):
-                if parent in modules and parent not in seen:
-                    seen.add(parent)
-                    chains.append([*chain, parent])
+            if name not in seen:
+                seen.add(name)
+                chains.append([*chain, name])
     return []
+
+
+def imports_of(modules: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Return what the import of each module imports: our modules, packages included, and names within pyspark."""
+    found = {}
+    for module, tree in modules.items():
+        names = [name for name, _ in imports(tree, at_import_time=True)]
+        packages = [part for name in names for part in accumulate(name.split("."), "{}.{}".format)]
+        found[module] = [name for name in names if is_within(name, "pyspark")]
+        found[module] += [name for name in packages if name in modules]
+    return found
 
 
 def defined_names(tree: ast.AST) -> set[str]:
@@ -402,9 +412,10 @@ def test_importing_anything_but_the_spark_package_leaves_spark_alone() -> None:
     """No module outside of the Spark package imports pyspark. So a pipeline is declared, tested and listed without
     Spark."""
     modules = our_modules()
+    imported = imports_of(modules)
     own = (SPARK, "pyspark_alpheus")
     chains = {
-        name: reaches_spark(name, modules)
+        name: reaches_spark(name, imported)
         for name in modules
         if not any(is_within(name, package) for package in own)
     }
@@ -548,10 +559,11 @@ def test_a_way_to_spark_is_found_through_other_modules() -> None:
         "alpheus.spark": ast.parse("import pyspark.sql"),
         "alpheus.spark.read": ast.parse(""),
     }
-    assert reaches_spark("alpheus.pipeline", modules) == [
+    imported = imports_of(modules)
+    assert reaches_spark("alpheus.pipeline", imported) == [
         "alpheus.pipeline", "alpheus.catalog", "alpheus.spark", "pyspark.sql",
     ]  # fmt: skip
-    assert reaches_spark("alpheus.cli", modules) == []
+    assert reaches_spark("alpheus.cli", imported) == []
 
 
 def test_a_stranger_in_a_root_is_found(tmp_path: Path) -> None:

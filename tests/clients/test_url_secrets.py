@@ -413,7 +413,7 @@ def test_no_password_of_any_form_is_shown(scheme: str, text: str, host: str) -> 
 @pytest.mark.parametrize("part", ["a:", "a", "a://", ":", "a@", "a:b@"])
 def test_a_hostile_text_is_read_once(part: str) -> None:
     """A hostile text is read once. Going back for each of its characters would take hours."""
-    redact_text(part * (100_000 // len(part)))
+    redact_text(part * (20_000 // len(part)))
 
 
 def test_urls_in_texts_of_others_are_shown() -> None:

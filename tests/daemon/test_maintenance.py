@@ -99,6 +99,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return the log as dicts."""
     # A logger keeps the configuration of its first use, perhaps in another test.
     monkeypatch.setattr(maintenance_module, "log", telemetry.logger())
+    telemetry.set_level("info")  # the level of the whole process, which another test may have raised
     with structlog.testing.capture_logs() as entries:
         yield entries
 

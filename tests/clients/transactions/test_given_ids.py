@@ -363,7 +363,7 @@ async def test_ids_sent_again_and_again(lane_count: Callable[[int, int], int]) -
     or that the version is not known any more.
     """
     rng = random.Random(11)
-    for _ in range(lane_count(2, 200)):
+    for _ in range(lane_count(1, 200)):
         lake = Lake()
         journals = [await lake.create(), await lake.open()]
         sent: dict[str, tuple[str, int]] = {}  # by id: the value, and the version
