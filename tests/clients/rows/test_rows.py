@@ -484,7 +484,7 @@ async def test_invalid_text_in_arrow_data_never_reaches_a_file() -> None:
 
 @pytest.mark.parametrize("data", ["text", 5, None, {"id": [1]}])
 async def test_what_is_no_data_is_refused(data: Any) -> None:
-    with pytest.raises(InvalidInput, match="no data") as caught:
+    with pytest.raises(InvalidInput, match="is not data") as caught:
         await write(MemoryStorage(), table_of(SCHEMA), data)
     assert caught.value.kind == "bad_argument"
 
