@@ -6,7 +6,8 @@
     manifest_files   the files of manifest segments, remembered
     merge_sorted     rows in a table's sort order, merged from sorted files
     rows             writes rows: Parquet files and one manifest segment
-    file_writer      Arrow batches into Parquet files
+    file_writer      Arrow batches into Parquet files of a table
+    encoder          Arrow batches into the bytes of Parquet files; Spark's workers run it, too
     cast             data of people and of files, fitted to a table's columns
     layouts          the many layouts of Arrow into the plain ones; pure
     partition_sort   rows ordered by partition and sort key

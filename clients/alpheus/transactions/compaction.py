@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
+from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_reader import FileReader, ListedFile
-from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.row_changes import Blocking, store_removed_entries, write_segments

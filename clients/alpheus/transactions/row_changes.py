@@ -17,8 +17,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile, read_data_file
-from alpheus.rows.file_writer import FILE_SIZE_TARGET, write_files
+from alpheus.rows.file_writer import write_files
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.rows.repeating import segment_id
 from alpheus.transactions.core import TransactionCore

@@ -18,7 +18,7 @@ import alpheus
 from alpheus import Catalog, aio
 from alpheus.catalog import core_of
 from alpheus.errors import Corrupt, InvalidInput, NotFound
-from alpheus.rows import file_writer
+from alpheus.rows import encoder, file_writer
 from alpheus.rows import scan as scan_module
 from alpheus_journal import format
 from alpheus_journal.clock import make_uuid7
@@ -291,7 +291,7 @@ def test_a_file_that_vanished_is_named(catalog: Catalog, name: str) -> None:
 def test_row_groups_without_a_row_that_is_meant_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_writer, "_ROW_GROUP_ROWS_MAX", 10)
+    monkeypatch.setattr(encoder, "ROW_GROUP_ROWS_MAX", 10)
     monkeypatch.setattr(file_writer, "PIECE_SIZE_BYTES_MAX", 1 << 20)
     with alpheus.create(f"file://{tmp_path}/lake") as lake:
         lake.create_namespace("a")

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus.rows import file_writer
+from alpheus.rows import encoder
 from alpheus.rows.file_reader import list_files, load_files
 from alpheus.rows.file_writer import WrittenRows, write_rows
 from alpheus.rows.scan import scan_of
@@ -326,7 +326,7 @@ async def test_files_are_cut_named_and_signed_and_a_commit_takes_them() -> None:
 
 
 async def test_a_large_batch_is_cut_into_row_groups_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_writer, "_ROW_GROUP_ROWS_MAX", 100)
+    monkeypatch.setattr(encoder, "ROW_GROUP_ROWS_MAX", 100)
     storage, table = MemoryStorage(), table_of(pa.schema([("n", pa.int64())]))
     data = pa.table({"n": pa.array(range(1000), pa.int64())})
     written = await write(storage, table, data, file_size_target=2000)

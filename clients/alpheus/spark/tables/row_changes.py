@@ -20,8 +20,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.catalog import Transaction, core_of
+from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_reader import ListedFile
-from alpheus.rows.file_writer import FILE_SIZE_TARGET
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.tables import files, scan
