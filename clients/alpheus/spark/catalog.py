@@ -28,8 +28,9 @@ from alpheus.spark.job_run import JobRun
 from alpheus.spark.streams import frames
 from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
-from alpheus.spark.tables import files, scan
+from alpheus.spark.tables import files, scan, writes
 from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
+from alpheus.spark.tables.locations import set_up_store
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_fits, quoted
@@ -113,7 +114,7 @@ class SparkCatalog(Lake):
             self.storage = self.catalog.storage()
             if self.storage.url.startswith("memory:"):
                 raise _unreachable(self.storage.url)
-            files.hadoop_path(self.storage, "data", glob=False)
+            set_up_store(spark, self.storage)
             files.set_up(spark)
             register_source(spark)
         except BaseException:
@@ -324,7 +325,7 @@ class SparkCatalog(Lake):
         """
         if output_mode not in ("append", "complete"):
             raise InvalidInput(f"output_mode={output_mode!r} is neither append nor complete")
-        files.check_frame(df)
+        writes.check_frame(df)
         if not df.isStreaming:
             raise InvalidInput("the data frame is not a stream", kind="bad_data", hint="write it with append")
         table = self.catalog.load_table(name)

@@ -19,10 +19,10 @@ from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.job_run import BaseRun
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
-from alpheus.spark.tables.files import Staged
 from alpheus.spark.tables.row_changes import Hits, Match
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import columns_of, fit_frame, quoted, schema_of_frame
+from alpheus.spark.tables.writes import Staged
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput

@@ -8,23 +8,28 @@ renamed.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.spark.tables.schemas import quoted
-from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus.sync.portal import run
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
+from alpheus_journal.storage import Storage
 from alpheus_journal.tables.columns import field_id, is_list
-from alpheus_journal.tables.parquet_guard import read_footer
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
 
 FILES_KEPT_MAX = 200
+_END_SIZE_BYTES = 64 << 10
+"""Read first of a file's end. Few footers are larger."""
 
 
 class ColumnNames(msgspec.Struct, frozen=True):
@@ -75,17 +80,41 @@ class ColumnNames(msgspec.Struct, frozen=True):
             self._add_type(kind.value_type, parent)
 
 
-@functools.lru_cache(maxsize=FILES_KEPT_MAX)
-def read_names(place: str, path: str) -> ColumnNames:
-    """Return the names in the file at `place`, which never changes. Raises FileNotFoundError, and Corrupt
-    (`corrupt_manifest`), which calls the file `path`."""
+_known: dict[str, ColumnNames] = {}
+"""Names by a file's address, because files never change."""
+
+
+def read_names(storage: Storage, file: DataFile) -> ColumnNames:
+    """Return the names in a file. A file that is missing has none: Spark will find that it is missing. Raises Corrupt
+    (`corrupt_manifest`)."""
+    place = storage.uri(file.path)
+    if place in _known:
+        return _known[place]
     names = ColumnNames({}, {})
-    with open(place, "rb") as file:
-        try:
-            names.add(read_footer(file, path).schema.to_arrow_schema())
-        except InvalidInput as error:
-            raise Corrupt(error.message, kind="corrupt_manifest", path=path) from None
+    try:
+        names.add(read_footer_of(storage, file).schema.to_arrow_schema())
+    except NotFound:
+        return names
+    except InvalidInput as error:
+        raise Corrupt(error.message, kind="corrupt_manifest", path=file.path) from None
+    while len(_known) >= FILES_KEPT_MAX:
+        del _known[next(iter(_known))]
+    _known[place] = names
     return names
+
+
+def read_footer_of(storage: Storage, file: DataFile) -> pq.FileMetaData:
+    """Return the footer of a file, mostly by one request. Raises NotFound, and what `parquet_guard.read_footer` does."""
+    size = min(file.size_bytes, _END_SIZE_BYTES)
+
+    async def read() -> bytes:
+        end = await storage.read_part(file.path, start=file.size_bytes - size, size=size)
+        wanted = footer_size(end[-TAIL_SIZE_BYTES:], file.size_bytes, file.path) + TAIL_SIZE_BYTES
+        if wanted <= size:
+            return end[-wanted:]
+        return await storage.read_part(file.path, start=file.size_bytes - wanted, size=wanted)
+
+    return footer_of_end(run(read()), file.path)
 
 
 def rename_columns(df: DataFrame, schema: t.StructType) -> list[SparkColumn]:

@@ -24,7 +24,7 @@ from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.session.arguments import Name, parse_name
-from alpheus.spark.tables import files, scan
+from alpheus.spark.tables import files, scan, writes
 from alpheus.spark.tables.assignments import (
     DATA_EXCEPTION,
     SHOWN_MAX,
@@ -34,10 +34,10 @@ from alpheus.spark.tables.assignments import (
     read_assignments,
     spark_reason,
 )
-from alpheus.spark.tables.files import Staged
 from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_texts, fit_frame, quoted
+from alpheus.spark.tables.writes import Staged
 from alpheus.sync.portal import run
 from alpheus.transactions.compaction import CompactionPlan, choose_groups, describe_group
 from alpheus.transactions.row_changes import CHANGE_TYPE, Mode, is_rewritten
@@ -147,12 +147,12 @@ class Rows:
     def stage(self, df: DataFrame) -> Staged:
         """Run a frame into files of the table."""
         lake = self._lake
-        return files.stage(df, lake.storage, lake.lists, self.table, transaction_id=self._tx.id)
+        return writes.stage(df, lake.storage, lake.lists, self.table, transaction_id=self._tx.id)
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
         """Run a frame into files that only this transaction reads."""
         files.check_session(df.sparkSession)
-        return files.write(
+        return writes.write(
             fit_frame(df, columns),
             self._lake.storage,
             self.table,
@@ -162,7 +162,7 @@ class Rows:
         )
 
     def discard(self, found: Sequence[DataFile]) -> None:
-        files.delete(self._lake.storage, [file.path for file in found])
+        writes.delete(self._lake.storage, [file.path for file in found])
 
     def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]], rows: int) -> tuple[Segment, ...]:
         """Write change files, for feeds. `rows` is the number of rows in all parts."""
@@ -172,7 +172,7 @@ class Rows:
         both = functools.reduce(DataFrame.unionByName, labelled)
         found = self.write_aside(both, (*self.table.columns, CHANGE_TYPE))
         _check_kept(rows, sum(file.row_count for file in found))
-        return files.list_in_segment(self._lake.storage, self._lake.lists, self.table, found).segments
+        return writes.list_in_segment(self._lake.storage, self._lake.lists, self.table, found).segments
 
     def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
         """Return whether the files of `hits.partial` are rewritten."""
@@ -240,7 +240,7 @@ class Rows:
         numbers = {one.file.path: number for number, some in enumerate(bins) for one in some}
         planned = {each.file.path: each for each in self.plan(None).files}
         shown = [planned[path] for path in numbers if path in planned]
-        name = files.free_name(
+        name = writes.free_name(
             "alpheus_bin", self.table.columns
         )  # of folders, too: Hadoop hides what begins with "_"
         labels = pa.table({_FILE: list(numbers), name: pa.array(list(numbers.values()), pa.int32())})
@@ -251,10 +251,10 @@ class Rows:
             )
             columns = (*self.table.columns, Column(id=_BIN_ID, name=name, type="INT4"))
             ready = fit_frame(df.drop(_FILE), columns)
-            found = files.write(
+            found = writes.write(
                 ready, lake.storage, self.table, self.table.columns, transaction_id=self._tx.id, by=name
             )
-        staged = files.list_in_segment(lake.storage, lake.lists, self.table, found)
+        staged = writes.list_in_segment(lake.storage, lake.lists, self.table, found)
         _count_dead_rows(shown, staged.rows)
         gone = [PlannedFile(file=one.file, sequence=one.sequence) for some in bins for one in some]
         self._apply(ChangeMode.COMPACT, None, segments=staged.segments, removed=gone)
@@ -274,7 +274,7 @@ class Rows:
     ) -> None:
         lake = self._lake
         entries = [msgspec.structs.replace(each.file, sequence=each.sequence) for each in removed]
-        gone = (files.put_segment(lake.storage, lake.lists, self.table, entries),) if entries else ()
+        gone = (writes.put_segment(lake.storage, lake.lists, self.table, entries),) if entries else ()
         core = core_of(self._tx)
         operation = ChangeRows(
             namespace=self._name.namespace,

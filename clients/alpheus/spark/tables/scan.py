@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decode_predicate, plan
 from alpheus.spark.tables import files
+from alpheus.spark.tables.column_names import read_footer_of
 from alpheus.spark.tables.schemas import quoted
 from alpheus.where.conditions import as_predicate
 from alpheus.where.engine_sql import spark_sql
@@ -287,7 +288,7 @@ def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> 
     for file in found:
         if number in file.value_counts:
             files.check_files(storage, [file])
-            schema = files.footer_of(storage, file.path).schema.to_arrow_schema()
+            schema = read_footer_of(storage, file).schema.to_arrow_schema()
             return _path_to(schema, number) or ()
     return ()
 

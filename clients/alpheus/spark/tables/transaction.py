@@ -15,9 +15,9 @@ from pyspark.sql import types as t
 from alpheus.catalog import Transaction, core_of
 from alpheus.models import Commit
 from alpheus.session.arguments import Name, parse_name
-from alpheus.spark.tables import files
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
+from alpheus.spark.tables import writes
 from alpheus.spark.tables.assignments import spark_reason
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
@@ -127,7 +127,7 @@ class SparkTransaction:
     ) -> None:
         """See `SparkCatalog.overwrite`."""
         if where is not None or partitions is not None:
-            files.check_frame(df)
+            writes.check_frame(df)
             with self._name_missing_files(name):
                 changes.overwrite(self._rows(name), df, where, partitions)
             return
@@ -154,7 +154,7 @@ class SparkTransaction:
         mode: Mode | None = None,
     ) -> None:
         """See `SparkCatalog.merge`."""
-        files.check_frame(df)
+        writes.check_frame(df)
         with self._name_missing_files(name):
             merging.merge(self._rows(name), df, on, matched, unmatched, mode)
 
@@ -174,16 +174,16 @@ class SparkTransaction:
     def _rows(self, name: Name) -> changes.Rows:
         return changes.Rows(self._lake, self._tx, name)
 
-    def stage(self, table: TableDef, df: DataFrame) -> files.Staged:
+    def stage(self, table: TableDef, df: DataFrame) -> writes.Staged:
         """Run `df` into files of this transaction for the table, and return them without recording an operation."""
-        files.check_frame(df)
+        writes.check_frame(df)
         if not table.native:
             raise InvalidInput(
                 "the table is an Iceberg table", kind="not_native", hint="write it through Iceberg"
             )
         with name_missing_files(self._lake):  # `df` may read any table of the catalog
             ready = check_texts(df, table.columns)
-            return files.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
+            return writes.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
 
 
 def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:

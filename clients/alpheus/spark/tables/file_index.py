@@ -1,0 +1,81 @@
+"""Frames over files on an object store, without asking the store: paths and sizes come from the catalog.
+
+Spark's usual way asks the store for each path, with a listing and a HEAD request. Here Spark's own file index gets the
+files from a cache of listings that this module fills. The classes are internal to Spark. A release of Spark that moves
+them fails with an error that says so. Spark Connect has no JVM in this process, so there Spark asks the store for each
+path itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import __version__ as spark_version
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from alpheus_journal.errors import InvalidInput
+
+_BLOCK_SIZE_BYTES = 64 << 20
+
+
+def read_listed(
+    spark: SparkSession, files: Sequence[tuple[str, int]], schema: t.StructType, options: Mapping[str, str]
+) -> DataFrame:
+    """Return the rows of Parquet files, given as Hadoop paths (decoded, no patterns) with sizes in bytes.
+
+    Nothing is read before the frame runs. The frame is a bare relation: the caller must put a projection above it.
+    Raises InvalidInput (`not_supported`) where this Spark lacks the classes.
+    """
+    if getattr(spark, "_jsparkSession", None) is None:
+        return spark.read.options(**options).schema(schema).parquet(*(path for path, _ in files))
+    try:
+        return _relation(spark, files, schema, options)
+    except (Py4JError, TypeError) as error:
+        raise InvalidInput(
+            f"Spark {spark_version} does not take a list of files: {str(error)[:300]}",
+            kind="not_supported",
+            hint="use PySpark 4.1 to 4.3 for catalogs on object storage",
+        ) from error
+
+
+def _relation(
+    spark: SparkSession, files: Sequence[tuple[str, int]], schema: t.StructType, options: Mapping[str, str]
+) -> DataFrame:
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
+    java_schema = session.parseDataType(schema.json())
+    paths = [jvm.org.apache.hadoop.fs.Path(path) for path, _ in files]
+    cache = sources.FileStatusCache.getOrCreate(session)
+    gateway: Any = spark._sc._gateway
+    for path, (_, size) in zip(paths, files, strict=True):
+        leaves = gateway.new_array(jvm.org.apache.hadoop.fs.FileStatus, 1)
+        leaves[0] = jvm.org.apache.hadoop.fs.FileStatus(size, False, 1, _BLOCK_SIZE_BYTES, 0, path)
+        cache.putLeafFiles(path, leaves)
+    convert = jvm.scala.jdk.javaapi.CollectionConverters
+    roots = convert.asScala(paths).toSeq()
+    empty = getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
+    index = sources.InMemoryFileIndex(session, roots, empty, none, cache, none, none)
+    relation = sources.HadoopFsRelation(
+        index,
+        jvm.org.apache.spark.sql.types.StructType(),
+        java_schema,
+        none,
+        sources.parquet.ParquetFileFormat(),
+        _scala_map(jvm, options),
+        session,
+    )
+    plan = getattr(sources, "LogicalRelation$").__getattr__("MODULE$").apply(relation, False)
+    frame = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
+    return DataFrame(frame, spark)
+
+
+def _scala_map(jvm: Any, values: Mapping[str, str]) -> Any:
+    java = jvm.java.util.HashMap()
+    for key, value in values.items():
+        java.put(key, value)
+    return jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)

@@ -1,0 +1,108 @@
+"""Where Spark finds the files of a storage: as Hadoop's file systems call them, and as Arrow's do in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import environ
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import botocore.session
+import msgspec
+from pyspark.sql import SparkSession
+
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.storage import Storage
+from alpheus_journal.storage.s3 import S3Url
+from alpheus_journal.storage.s3_client import Bucket
+
+_GLOB = frozenset("*?[]{}\\,^")
+
+
+def is_local(storage: Storage) -> bool:
+    """Return whether the storage is a folder that this machine and all workers see."""
+    return storage.url.startswith("file:")
+
+
+def hadoop_path(storage: Storage, path: str, *, glob: bool) -> str:
+    """Return the file or folder as Spark takes it: decoded, and with `glob` escaped for Spark's pattern matching.
+
+    Raises InvalidInput (`not_supported`) for a storage that Spark cannot reach.
+    """
+    scheme, _, rest = storage.uri(path).partition("://")
+    if scheme not in _HADOOP_SCHEMES:
+        raise InvalidInput(
+            f"the catalog's data is stored in {storage.url}, which Spark cannot reach in this release",
+            kind="not_supported",
+            hint="Spark reads catalogs at file:// and s3://; use the library, or move the catalog",
+        )
+    plain = unquote(rest)
+    if glob:
+        plain = "".join(f"\\{character}" if character in _GLOB else character for character in plain)
+    return f"{_HADOOP_SCHEMES[scheme]}://{plain}"
+
+
+_HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
+
+
+def bucket_of(storage: Storage) -> Bucket:
+    """Return the bucket of a storage on S3, with the endpoint and the region that the library uses."""
+    bucket = S3Url.parse(storage.url).bucket
+    session = botocore.session.Session(profile=bucket.profile or None)
+    endpoint = (
+        bucket.endpoint_url or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL", "")
+    )
+    region = bucket.region or session.get_config_variable("region") or environ.get("AWS_REGION", "us-east-1")
+    return msgspec.structs.replace(bucket, endpoint_url=endpoint, region=region)
+
+
+def task_place(storage: Storage, folder: str) -> tuple[str, Mapping[str, Any] | None, str]:
+    """Return where tasks write: the folder as Arrow names it, the arguments of Arrow's S3FileSystem (None for local
+    disks), and the AWS profile (empty for the default chain)."""
+    if is_local(storage):
+        return hadoop_path(storage, folder.rstrip("/"), glob=False).removeprefix("file://") + "/", None, ""
+    bucket = bucket_of(storage)
+    arguments: dict[str, Any] = {
+        "anonymous": bucket.anonymous,
+        "region": bucket.region,
+        "background_writes": False,
+        "allow_delayed_open": True,
+        "connect_timeout": bucket.connect_timeout,
+        "request_timeout": bucket.read_timeout,
+    }
+    if bucket.endpoint_url:
+        parts = urlsplit(bucket.endpoint_url)
+        arguments |= {"scheme": parts.scheme, "endpoint_override": parts.netloc + parts.path.rstrip("/")}
+    if bucket.path_style is False:
+        arguments["force_virtual_addressing"] = True
+    return unquote(storage.uri(folder.rstrip("/"))).removeprefix("s3://") + "/", arguments, bucket.profile
+
+
+def set_up_store(spark: SparkSession, storage: Storage) -> None:
+    """Tell Spark how to reach a storage. Settings hold names, never secrets, and belong to one bucket.
+
+    Raises InvalidInput (`not_supported`) for a storage that Spark cannot reach.
+    """
+    hadoop_path(storage, "data", glob=False)
+    if is_local(storage):
+        return
+    bucket = bucket_of(storage)
+    settings = {
+        "aws.credentials.provider": _provider_of(bucket),
+        "endpoint.region": bucket.region,
+        "path.style.access": "true" if bucket.path_style else "false",
+    }
+    if bucket.endpoint_url:
+        settings["endpoint"] = bucket.endpoint_url
+        settings["connection.ssl.enabled"] = str(bucket.endpoint_url.startswith("https:")).lower()
+    for name, value in settings.items():
+        spark.conf.set(f"fs.s3a.bucket.{bucket.name}.{name}", value)
+
+
+def _provider_of(bucket: Bucket) -> str:
+    """Return the class that gives S3A the credentials that the library takes."""
+    if bucket.anonymous:
+        return "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider"
+    if bucket.profile:
+        return "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
+    return "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"

@@ -1,0 +1,254 @@
+"""Writes of Spark: a frame becomes finished files in a transaction's own folder, and one manifest segment lists them.
+
+Tasks write the files themselves (`task_writer`), each under a name that no other attempt has, and report them. The
+segment lists what `collect` returns, and nothing else: no code lists a folder, renames a file or reads a footer again.
+`collect` takes one result of each partition, however often Spark repeats or speculates its attempts. No other action may
+run the frame of tasks: a `count`, `take` or cache behind the tasks would run some of them twice, or in part.
+
+The rows of a partitioned table are distributed by a digest of their partition, a column that is not stored. Each task
+sorts its rows by the digest, so one file is open at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from alpheus.rows import encoder
+from alpheus.rows.encoder import FILE_SIZE_TARGET
+from alpheus.rows.manifest_files import FileLists
+from alpheus.spark.tables import task_writer
+from alpheus.spark.tables.files import check_session
+from alpheus.spark.tables.locations import task_place
+from alpheus.spark.tables.schemas import NOT_UTF8, arrow_schema, fit_frame, order_of, partition_key
+from alpheus.spark.tables.task_writer import Task
+from alpheus.sync.portal import run
+from alpheus_journal import format as fmt
+from alpheus_journal.clock import RandomIdentities
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef
+from alpheus_journal.storage import Storage
+from alpheus_journal.tables.columns import decode_bound, encode_bound
+from alpheus_journal.tables.data_file import DataFile
+from alpheus_journal.tables.manifest import decode_segment, segment_of
+from alpheus_journal.tables.parquet_footer import data_file_of_footer
+from alpheus_journal.tables.partitions import apply_transform, value_of
+
+CODEC_SETTING = "spark.sql.parquet.compression.codec"
+_CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
+"""Names of codecs that differ in Spark and pyarrow."""
+
+for _module in (encoder, task_writer):
+    # Workers need nothing of ours: the code of tasks travels with each job.
+    cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a write stored: durable, and not visible yet. Without rows there is no segment."""
+
+    segments: tuple[Segment, ...]
+    rows: int
+    files: tuple[DataFile, ...] = ()
+
+
+def check_frame(df: object) -> None:
+    """Raise InvalidInput (`bad_data`) unless `df` is a DataFrame of Spark."""
+    if isinstance(df, DataFrame):
+        return
+    kind = type(df)
+    package = kind.__module__.partition(".")[0]
+    hint = "convert it with spark.createDataFrame(...)"
+    if package in ("builtins", "pandas", "polars", "pyarrow"):
+        hint += ", or write it without Spark, by the same verb of lake.catalog"
+    raise InvalidInput(
+        f"{package + '.' if package != 'builtins' else ''}{kind.__name__} is not a DataFrame of Spark",
+        kind="bad_data",
+        hint=hint,
+    )
+
+
+def stage(
+    df: DataFrame, storage: Storage, lists: FileLists, table: TableDef, *, transaction_id: str
+) -> Staged:
+    """Run `df` once, and store its rows as durable files of the table, listed in one segment. Each file holds rows of
+    one partition, in the table's order.
+
+    Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fit_frame`), and afterwards
+    when a required column contains NULLs. Files of a failed write are left to garbage collection.
+    """
+    check_session(df.sparkSession)
+    found = write(fit_frame(df, table.columns), storage, table, table.columns, transaction_id=transaction_id)
+    return list_in_segment(storage, lists, table, found)
+
+
+def write(
+    ready: DataFrame,
+    storage: Storage,
+    table: TableDef,
+    columns: tuple[Column, ...],
+    *,
+    transaction_id: str,
+    is_arranged: bool = True,
+    by: str = "",
+) -> list[DataFile]:
+    """Run a frame that has exactly `columns` (`schemas.fit_frame`) into files of a transaction, not yet durable.
+
+    - `is_arranged`: each file holds rows of one partition, in the table's order.
+    - `by`: one more column of the frame, which is not written. Each file holds the rows of one of its values, which
+      must be in one partition.
+    """
+    folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
+    spark = ready.sparkSession
+    key = ""
+    order = order_of(table.sort_order, columns) if is_arranged else []
+    schema = arrow_schema(columns, ready.schema)
+    if by:
+        ready = ready.repartition(f.col(by))
+        key = by
+    elif is_arranged and table.partition_spec:
+        key = free_name("alpheus_partition", columns)
+        # Spark's adaptive execution brings the rows of a partition together, in pieces of a good size.
+        ready = ready.withColumn(key, partition_key(table.partition_spec, columns)).hint("rebalance", key)
+    if key or order:
+        ready = ready.sortWithinPartitions(*([f.col(key).asc()] if key else []), *order)
+    codec = (spark.conf.get(CODEC_SETTING, None) or "snappy").lower()
+    place, filesystem, profile = task_place(storage, folder)
+    task = Task(
+        folder=place,
+        filesystem=filesystem,
+        profile=profile,
+        schema=schema.serialize().to_pybytes(),
+        footer={"alpheus.table_id": table.id, "alpheus.transaction_id": transaction_id},
+        codec=_CODECS.get(codec, codec),
+        file_size_target=FILE_SIZE_TARGET,
+        key=key,
+        first_columns=_inexact_keys(table, columns) if is_arranged else (),
+    )
+    reports = _run_tasks(ready, task)
+    files = [(_data_file(table, columns, folder, report), report) for report in reports]
+    if not is_arranged:
+        return [file for file, _ in files]
+    return [
+        msgspec.structs.replace(
+            file,
+            partition=_partition_of(table.partition_spec, columns, file, report),
+            sort_order_id=1 if order else None,
+        )
+        for file, report in files
+    ]
+
+
+def _run_tasks(ready: DataFrame, task: Task) -> list[Any]:
+    """Run a frame, and return the rows of `task_writer.RESULT`."""
+    try:
+        return ready.mapInArrow(functools.partial(task_writer.write_rows, task), task_writer.RESULT).collect()
+    except PySparkException as error:
+        wrong = NOT_UTF8.search(str(error))
+        if wrong is None:
+            raise
+        hint = "use make_valid_utf8(text) to mark invalid places, or decode(bytes, 'ISO-8859-1') for another encoding"
+        raise InvalidInput(wrong[0], kind="bad_data", hint=hint) from error
+
+
+def list_in_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Staged:
+    """Make files durable, and list them in a segment."""
+    if not found:
+        return Staged(segments=(), rows=0)
+    run(storage.make_durable([file.path for file in found]))
+    segment = put_segment(storage, lists, table, found)
+    return Staged(segments=(segment,), rows=segment.row_count, files=tuple(found))
+
+
+def put_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Segment:
+    """Store and return a manifest segment that lists these files."""
+    path = fmt.manifest_path(table.id, RandomIdentities().uuid7())
+    content, segment = segment_of(found, path=path, table_id=table.id, schema_id=table.schema_id)
+    run(storage.put(path, content))
+    lists.keep(path, decode_segment(content, path, table_id=table.id))
+    return segment
+
+
+def free_name(name: str, columns: Sequence[Column]) -> str:
+    """Return `name`, extended until no column has it."""
+    while any(column.name.lower() == name for column in columns):
+        name += "_"
+    return name
+
+
+def delete(storage: Storage, paths: Sequence[str]) -> None:
+    run(_delete_all(storage, paths))
+
+
+async def _delete_all(storage: Storage, paths: Sequence[str]) -> None:
+    for path in paths:
+        await storage.delete(path)
+
+
+# --- what tasks report -----------------------------------------------------------------------------
+
+
+def _data_file(table: TableDef, columns: tuple[Column, ...], folder: str, report: Any) -> DataFile:
+    """Return the manifest entry of a file that a task reports."""
+    metadata = pq.read_metadata(pa.BufferReader(report["footer"]))
+    nans = {int(number): count for number, count in json.loads(report["nans"]).items()}
+    path = folder + report["path"]
+    try:
+        return data_file_of_footer(
+            path, report["size"], metadata, columns, schema_id=table.schema_id, nan_counts=nans
+        )
+    except InvalidInput as error:
+        reason = error.message.removeprefix(f"data file {path[:300]}: ")
+        if not reason.startswith("column ") or " is required, but " not in reason:
+            raise
+        # The error is the frame's: the user never sees the file.
+        hint = (
+            error.hint
+            if "does not rule out" in reason
+            else "give the column a value in every row, with coalesce or a filter"
+        )
+        raise InvalidInput(reason, kind=error.kind, hint=hint) from None
+
+
+def _inexact_keys(table: TableDef, columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the names of partition columns whose value a footer may not tell: bounds of texts and bytes are cut."""
+    keys = {field.column_id for field in table.partition_spec}
+    return tuple(
+        column.name for column in columns if column.id in keys and column.type in ("VARCHAR", "BINARY")
+    )
+
+
+def _partition_of(
+    spec: Sequence[PartitionField], columns: Sequence[Column], file: DataFile, report: Any
+) -> dict[int, bytes | None]:
+    """Return the value of each partition key in a file. The file has one value of each."""
+    by_id = {column.id: column for column in columns}
+    return {field.column_id: _partition_value(field, by_id[field.column_id], file, report) for field in spec}
+
+
+def _partition_value(field: PartitionField, column: Column, file: DataFile, report: Any) -> bytes | None:
+    if file.null_counts.get(column.id) == file.row_count:
+        return None
+    low, high = file.lower_bounds.get(column.id), file.upper_bounds.get(column.id)
+    if low is not None and high is not None:
+        first, last = decode_bound(column, low), decode_bound(column, high)
+        if apply_transform(field, column, first) == apply_transform(field, column, last):
+            return value_of(field, column, first)
+    rows = next(_batches_of(report["first"]))
+    value = rows.column(column.name)[0].as_py()
+    assert isinstance(value, str | bytes), "only texts and bytes can lack exact bounds"
+    return encode_bound(column, value)
+
+
+def _batches_of(stream: bytes) -> Iterator[pa.RecordBatch]:
+    with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
+        yield from reader
