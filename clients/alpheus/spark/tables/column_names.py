@@ -104,7 +104,7 @@ def read_names(storage: Storage, file: DataFile) -> ColumnNames:
 
 
 def read_footer_of(storage: Storage, file: DataFile) -> pq.FileMetaData:
-    """Return the footer of a file, mostly by one request. Raises NotFound, and what `parquet_guard.read_footer` does."""
+    """Return the footer of a file, mostly by one request. Raises NotFound, and the errors of `parquet_guard`."""
     size = min(file.size_bytes, _END_SIZE_BYTES)
 
     async def read() -> bytes:

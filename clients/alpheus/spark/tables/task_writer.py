@@ -214,8 +214,8 @@ def _open_store(task: Task) -> Any:
 def _put(store: Any, path: str, parts: list[bytes]) -> None:
     """Store a whole file.
 
-    pyarrow completes an upload even where a write raises (arrow #40502). The file is then cut short, and no task reports
-    its name.
+    pyarrow completes an upload even where a write raises (arrow #40502). The file is then cut short, and no task
+    reports its name.
     """
     with store.open_output_stream(path) as stream:
         for part in parts:

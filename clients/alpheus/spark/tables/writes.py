@@ -2,7 +2,7 @@
 
 Tasks write the files themselves (`task_writer`), each under a name that no other attempt has, and report them. The
 segment lists what `collect` returns, and nothing else: no code lists a folder, renames a file or reads a footer again.
-`collect` takes one result of each partition, however often Spark repeats or speculates its attempts. No other action may
+`collect` takes one result of each partition, however often Spark repeats or speculates an attempt. No other action may
 run the frame of tasks: a `count`, `take` or cache behind the tasks would run some of them twice, or in part.
 
 The rows of a partitioned table are distributed by a digest of their partition, a column that is not stored. Each task
