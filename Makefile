@@ -14,6 +14,7 @@ BIN := .venv/bin
 # The name contains the path of the checkout, so that a copied or moved checkout is set up again.
 STAMP := .venv/.setup-$(shell pwd | cksum | cut -d ' ' -f 1)
 SERVERS := .cache/servers/.made
+JARS := .cache/hadoop-aws/.made
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
@@ -38,10 +39,14 @@ $(SERVERS): $(STAMP) requirements/servers.txt .ci/servers
 	@if PYTHON="$(PYTHON)" .ci/servers; then touch $@; else \
 		echo "warning: S3 servers could not be installed; their tests will be skipped" >&2; test -z "$$ALPHEUS_REQUIRE_SERVERS"; fi
 
+$(JARS): $(STAMP) clients/alpheus/spark/hadoop_aws.lock .ci/hadoop-aws
+	@if PYTHON="$(PYTHON)" .ci/hadoop-aws; then touch $@; else \
+		echo "warning: the jars of hadoop-aws could not be downloaded; tests of Spark on S3 will be skipped" >&2; test -z "$$ALPHEUS_REQUIRE_SERVERS"; fi
+
 run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) ## run lint, types, drift of generated code, and every test at small counts (JOBS=2 files concurrently)
+test: lint types $(STAMP) $(SERVERS) $(JARS) ## run lint, types, drift of generated code, and every test at small counts (JOBS=2 files concurrently)
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -57,14 +62,14 @@ generate: $(STAMP) ## write the protobuf code from the .proto files, and the syn
 	$(BIN)/python -m alpheus_pb
 	$(BIN)/python -m alpheus.sync
 
-slow: $(STAMP) $(SERVERS) ## LANE=word: run tests whose name or file contains the word, at full counts (LANE=all: every test)
+slow: $(STAMP) $(SERVERS) $(JARS) ## LANE=word: run tests whose name or file contains the word, at full counts (LANE=all: every test)
 	@test -n "$(LANE)" || { echo "name the tests: make slow LANE=word, or LANE=all" >&2; exit 2; }
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=28800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 
 SPARK_TESTS ?= tests/clients/spark tests/clients/test_readme.py tests/clients/test_guide.py tests/clients/test_demo.py \
 	tests/faults/test_pipeline_kills.py
 
-spark41: $(STAMP) ## run the tests of Spark on the oldest supported PySpark (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
+spark41: $(STAMP) $(JARS) ## run the tests of Spark on the oldest supported PySpark (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
 	PYTHON="$(PYTHON)" .ci/spark41
 	.cache/spark41/bin/python -m pytest $(SPARK_TESTS) $(ARGS)
 

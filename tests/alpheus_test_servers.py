@@ -6,7 +6,8 @@
 - rclone breaks the rule that catalogs need: several racing creates succeed.
 
 Without versitygw, tests run on ministack, and tests that need versitygw are skipped. With neither, all these tests are
-skipped. A run that is killed leaves its servers running, and the next run ends them.
+skipped. Tests of Spark on S3 also need the jars of hadoop-aws, which `.ci/hadoop-aws` downloads. A run that is killed
+leaves its servers running, and the next run ends them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ROOT / ".cache" / "servers" / "bin"
 VERSITYGW = ROOT / ".cache" / "versitygw" / "v1.8.0" / "versitygw"
+HADOOP_AWS = ROOT / ".cache" / "hadoop-aws"
 READY_SECONDS_MAX = 60.0
 OWNER_VARIABLE = "ALPHEUS_TEST_OWNER"
 REQUIRED = os.environ.get("ALPHEUS_REQUIRE_SERVERS", "") == "1"
@@ -214,6 +216,18 @@ def install() -> str:
     return "" if done.returncode == 0 else f"{done.stdout}{done.stderr}".strip() or "it says nothing"
 
 
+NO_JARS = "the jars of hadoop-aws are missing (.ci/hadoop-aws); tests of Spark on S3 are skipped"
+
+
+def find_jars() -> list[Path]:
+    """Return the jars with which the installed PySpark reads and writes s3a://, or an empty list if one is missing."""
+    from alpheus.spark import packages  # few test runs need it
+
+    wanted = packages()
+    jars = [HADOOP_AWS / wanted.hadoop_version / jar.name for jar in wanted.jars]
+    return jars if all(jar.is_file() for jar in jars) else []
+
+
 def end_orphans() -> None:
     """End the servers of killed runs: servers whose environment names an owner process that no longer exists."""
     for process in psutil.process_iter():
@@ -298,3 +312,14 @@ def crash_s3(start_s3: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Ser
     server = reachable(start_s3("versitygw"), monkeypatch)
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def hadoop_aws_jars() -> list[Path]:
+    """The jars with which Spark reads and writes s3a://. The session of the fixture `spark` has them."""
+    jars = find_jars()
+    if not jars:
+        if REQUIRED:
+            pytest.fail(NO_JARS)
+        pytest.skip(NO_JARS)
+    return jars

@@ -35,6 +35,7 @@ pytest_runtest_teardown = time_limit.pytest_runtest_teardown
 pytest_exception_interact = time_limit.pytest_exception_interact
 start_s3, shared_s3 = servers.start_s3, servers.shared_s3
 s3_server, crash_s3, rclone_server = servers.s3_server, servers.crash_s3, servers.rclone_server
+hadoop_aws_jars = servers.hadoop_aws_jars
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -49,15 +50,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("budget of make test, in seconds of its processes")
         for line in lines:
             terminalreporter.line(line)
-    left_out = [
-        report
-        for report in terminalreporter.stats.get("skipped", [])
-        if servers.NOT_INSTALLED in str(report.longrepr)
-    ]
-    if left_out:
-        terminalreporter.section("left out", red=True, bold=True)
-        terminalreporter.line(f"{servers.NOT_INSTALLED}: {len(left_out)} of them")
-        terminalreporter.line(servers.install())
+    for reason in (servers.NOT_INSTALLED, servers.NO_JARS):
+        left_out = [
+            report for report in terminalreporter.stats.get("skipped", []) if reason in str(report.longrepr)
+        ]
+        if left_out:
+            terminalreporter.section("left out", red=True, bold=True)
+            terminalreporter.line(f"{reason}: {len(left_out)} of them")
+            if reason == servers.NOT_INSTALLED:
+                terminalreporter.line(servers.install())
 
 
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"

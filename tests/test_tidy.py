@@ -129,6 +129,10 @@ FORBIDDEN = {
     "an unfinished place": r"\b(?:TOD[O]|FIXM[E]|XX[X])\b",
 }
 
+ALLOWED = {  # path -> the forbidden thing that it may hold
+    "clients/alpheus/spark/hadoop_aws.lock": "a package index",  # the public one of jars; ALPHEUS_MAVEN replaces it
+}
+
 
 @cache
 def repository_files() -> tuple[Path, ...]:
@@ -459,6 +463,7 @@ def test_no_file_holds_forbidden_text() -> None:
         f"{path.relative_to(ROOT)}:{fault}"
         for path in repository_files()
         for fault in forbidden_text(path.read_bytes().decode(errors="replace"))
+        if f": {ALLOWED.get(str(path.relative_to(ROOT)))}: " not in fault
     ]
     assert faults == []
 

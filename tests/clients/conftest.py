@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import alpheus_test_servers as servers
 import pyarrow as pa
 import pytest
 
@@ -93,10 +94,16 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Yield a real Spark session, one for all tests: its start takes about ten seconds."""
+    """Yield a real Spark session, one for all tests: its start takes about ten seconds.
+
+    The session can read and write s3a:// where the jars of hadoop-aws are on this machine.
+    """
     from alpheus.spark import session
 
-    spark = session("alpheus tests", cores=2, settings={"spark.driver.memory": "1g"})
+    settings = {"spark.driver.memory": "1g"}
+    if jars := servers.find_jars():
+        settings["spark.jars"] = ",".join(map(str, jars))
+    spark = session("alpheus tests", cores=2, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()

@@ -10,8 +10,10 @@
     job_run      the run that a pipeline's job is called with
     job_trial    the same for a test, without catalog or storage
     java         the Java that Spark is started with
+    jars         the jars that Spark needs for storage: what `packages` returns
 
-PySpark is imported when the first name is taken from here, so that `alpheus.spark.java` can be used before.
+PySpark is imported when the first name of those that need it is taken from here, so that `alpheus.spark.java` and
+`packages` can be used before.
 """
 
 from __future__ import annotations
@@ -20,15 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from alpheus.spark.catalog import SparkCatalog, session
+    from alpheus.spark.jars import Jar, Packages, packages
     from alpheus.spark.tables.reader import PinnedReader
     from alpheus.spark.tables.transaction import SparkTransaction
 
-__all__ = ["PinnedReader", "SparkCatalog", "SparkTransaction", "session"]
+__all__ = ["Jar", "Packages", "PinnedReader", "SparkCatalog", "SparkTransaction", "packages", "session"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in ("Jar", "Packages", "packages"):
+        from alpheus.spark import jars
+
+        return getattr(jars, name)
     from alpheus.spark import catalog
 
     return getattr(catalog, name)
