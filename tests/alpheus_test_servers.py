@@ -43,6 +43,15 @@ BUCKET = "alpheus-test"
 ACCESS_KEY = "AKALPHEUSTEST"
 SECRET_KEY = "a-secret-of-the-tests"
 REGION = "us-east-1"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+"""The variables by which a process reaches the servers. No setting of this machine is included."""
 
 _prefixes = itertools.count()
 
@@ -73,14 +82,7 @@ class S3Server:
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables that a process needs to reach the server. No setting of this machine is included."""
-        return {
-            "AWS_ACCESS_KEY_ID": self.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.secret_key,
-            "AWS_DEFAULT_REGION": self.region,
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        }
+        return ENVIRONMENT | {"AWS_DEFAULT_REGION": self.region}
 
     def url(self, prefix: str | None = None, *, endpoint: str = "", **options: str) -> str:
         """Return a catalog's URL. Without `prefix` the prefix is unused. `endpoint` names a proxy in front of the

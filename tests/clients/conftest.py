@@ -96,14 +96,18 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
 def spark() -> Iterator[SparkSession]:
     """Yield a real Spark session, one for all tests: its start takes about ten seconds.
 
-    The session can read and write s3a:// where the jars of hadoop-aws are on this machine.
+    Where the jars of hadoop-aws are on this machine, the session can reach S3 servers of the tests. Its JVM and its
+    workers find the credentials in their environment, as on a cluster.
     """
     from alpheus.spark import session
 
     settings = {"spark.driver.memory": "1g"}
     if jars := servers.find_jars():
         settings["spark.jars"] = ",".join(map(str, jars))
-    spark = session("alpheus tests", cores=2, settings=settings)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in servers.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        spark = session("alpheus tests", cores=2, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()
