@@ -1,0 +1,160 @@
+"""Catalogs on S3, through Spark: each verb over a real server, with what it asks the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from alpheus_test_servers import S3Server
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+import alpheus
+from alpheus.errors import Corrupt
+from alpheus.spark import SparkCatalog
+
+ROWS = 200
+
+
+@pytest.fixture
+def lake(hadoop_aws_jars: list[Path], s3_server: S3Server, spark: SparkSession) -> Iterator[SparkCatalog]:
+    with alpheus.create(s3_server.url()) as catalog:
+        catalog.create_namespace("s")
+        with SparkCatalog(spark, catalog) as lake:
+            yield lake
+
+
+def frame(spark: SparkSession, begin: int = 0, end: int = ROWS) -> DataFrame:
+    number = f.col("id")
+    return spark.range(begin, end, numPartitions=2).select(
+        "id",
+        f.when(number % 10 > 0, f.concat(f.lit("k"), number % 3)).alias("k"),
+        f.struct((number * 2).cast("int").alias("a"), f.array(number.cast("double")).alias("l")).alias("st"),
+    )
+
+
+def rows_of(lake: SparkCatalog, name: str = "s.t") -> list[dict[str, Any]]:
+    """Return the rows as Spark reads them, after a check that the library reads the same rows."""
+    mine = sorted((row.asDict(recursive=True) for row in lake.read(name).collect()), key=lambda row: row["id"])
+    arrow = sorted(lake.catalog.read(name).to_pylist(), key=lambda row: row["id"])
+    assert mine == arrow
+    return mine
+
+
+def test_each_verb(lake: SparkCatalog) -> None:
+    """Each verb does on S3 what it does on a local disk."""
+    spark = lake.spark
+    lake.create_table("s.t", frame(spark), partition_by=["k"], sort_by=["id desc"])
+    model = {row["id"]: row["k"] for row in rows_of(lake)}
+    assert len(model) == ROWS
+
+    def same() -> None:
+        assert {row["id"]: row["k"] for row in rows_of(lake)} == model
+
+    lake.append("s.t", frame(spark, ROWS, ROWS + 20))
+    model |= {row["id"]: row["k"] for row in frame(spark, ROWS, ROWS + 20).collect()}
+    same()
+    lake.delete("s.t", "id < 5")
+    lake.delete("s.t", "id BETWEEN 5 AND 9", mode="rewrite")
+    model = {key: value for key, value in model.items() if key > 9}
+    same()
+    lake.update("s.t", {"k": "'new'"}, "id = 12")
+    model[12] = "new"
+    same()
+    lake.merge("s.t", spark.createDataFrame([(13, "m"), (900, "m")], "id BIGINT, k STRING"), on="id")
+    model |= {13: "m", 900: "m"}
+    same()
+    lake.overwrite("s.t", spark.createDataFrame([(901, "m")], "id BIGINT, k STRING"), where="id >= 900")
+    del model[900]
+    model[901] = "m"
+    same()
+    lake.compact("s.t")
+    same()
+    assert lake.read("s.t", where="id = 12").collect()[0]["k"] == "new"
+    lake.catalog.update_table("s.t", rename={"k": "kind"})
+    assert {row["kind"] for row in lake.read("s.t", where="kind = 'm'").collect()} == {"m"}
+    assert lake.catalog.admin.check().ok
+
+
+def test_a_table_is_planned_without_a_listing(lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan asks the store for one footer, whatever the number of files."""
+    spark = lake.spark
+    lake.create_table("s.t", frame(spark))
+    asked: list[str] = []
+    part = type(lake.storage).read_part
+
+    async def read_part(storage: Any, path: str, **where: int) -> bytes:
+        asked.append(path)
+        return await part(storage, path, **where)
+
+    monkeypatch.setattr(type(lake.storage), "read_part", read_part)
+    for _ in range(3):
+        lake.append("s.t", frame(spark).repartition(8))
+    df = lake.read("s.t")
+    assert len(df.inputFiles()) > 20
+    assert len(asked) <= 1
+    assert df.count() == 4 * ROWS
+
+
+def test_no_statement_writes_into_a_frame(lake: SparkCatalog) -> None:
+    spark = lake.spark
+    lake.create_table("s.t", frame(spark).select("id"))
+    before = rows_of(lake)
+    lake.read("s.t").createOrReplaceTempView("s3_view")
+    with pytest.raises(Exception, match="UNSUPPORTED_INSERT"):
+        spark.sql("INSERT OVERWRITE s3_view VALUES (1)")
+    spark.catalog.dropTempView("s3_view")
+    assert rows_of(lake) == before
+
+
+def test_a_lost_file_is_named(lake: SparkCatalog, s3_server: S3Server) -> None:
+    """A file that the store lost is an error that names the file, never fewer rows."""
+    lake.create_table("s.t", frame(lake.spark))
+    [path, *_] = [entry["path"] for entry in lake.catalog.read_files("s.t")] if False else _paths(lake)
+    lake.catalog.storage()
+    import asyncio
+
+    asyncio.run(lake.storage.delete(path))
+    with pytest.raises(Exception) as caught:
+        lake.read("s.t").count()
+    assert path.rpartition("/")[2] in str(caught.value)
+    assert not isinstance(caught.value, Corrupt) or path in str(caught.value)
+
+
+def _paths(lake: SparkCatalog) -> list[str]:
+    table = lake.catalog.load_table("s.t").definition
+    return [file.path for file in lake.lists.of(table.id, table.segments)]
+
+
+def test_credentials_never_reach_spark(lake: SparkCatalog, s3_server: S3Server) -> None:
+    """Settings and plans hold names of providers, never keys."""
+    lake.create_table("s.t", frame(lake.spark))
+    df = lake.read("s.t", where="id > 3")
+    shown = [f"{key}={value}" for key, value in lake.spark.conf.getAll.items()]
+    shown.append(df._jdf.queryExecution().toString())
+    for secret in (s3_server.access_key, s3_server.secret_key):
+        assert not [text for text in shown if secret in text]
+    provider = lake.spark.conf.get(f"fs.s3a.bucket.{s3_server.bucket}.aws.credentials.provider")
+    assert provider.endswith("DefaultCredentialsProvider")
+
+
+def test_a_pipeline_commits_its_outputs(lake: SparkCatalog) -> None:
+    """A pipeline on S3 works each version in once."""
+    from alpheus.pipeline import Pipeline, appends
+
+    lake.catalog.create_table("s.in", pa.schema([("id", pa.int64())]))
+    lake.catalog.create_table("s.out", pa.schema([("id", pa.int64())]))
+    pipeline = Pipeline("on_s3", retries=0, backoff=0)
+
+    @pipeline.job(inputs={"new": appends("s.in")}, outputs=["s.out"])
+    def copy(run: Any) -> None:
+        run.append("s.out", run.read("new").select("id"))
+
+    for begin in (0, 10):
+        lake.catalog.append("s.in", [{"id": number} for number in range(begin, begin + 10)])
+        [result] = pipeline.run(lake)
+        assert result.state == "committed", result
+    assert sorted(lake.catalog.read("s.out")["id"].to_pylist()) == list(range(20))
