@@ -41,8 +41,8 @@ EXCLUDES = (
 hadoop-aws uses on request only, and libraries that PySpark brings."""
 
 UNSUPPORTED = {
-    "az": "Hadoop 3.5 has no WASB any more, and nobody has tried ABFS with Alpheus",
-    "gs": "nobody has tried the connector of Google Cloud Storage with Alpheus",
+    "az": "Alpheus was not tested with Hadoop's driver for Azure (ABFS)",
+    "gs": "Alpheus was not tested with Hadoop's driver for Google Cloud Storage",
 }
 
 

@@ -70,7 +70,7 @@ def test_an_unknown_version_is_refused(version: str) -> None:
     assert all(known in caught.value.hint for known in HADOOP)
 
 
-@pytest.mark.parametrize(("scheme", "reason"), [("az", "WASB"), ("gs", "Google"), ("hdfs", "hdfs://")])
+@pytest.mark.parametrize(("scheme", "reason"), [("az", "ABFS"), ("gs", "Google"), ("hdfs", "hdfs://")])
 def test_an_unknown_scheme_is_refused(scheme: str, reason: str) -> None:
     with pytest.raises(InvalidInput, match=f"{scheme}://.*") as caught:
         packages(scheme=scheme)
@@ -177,9 +177,7 @@ def point_bucket(spark: SparkSession, server: S3Server, bucket: str) -> None:
         "endpoint": server.endpoint,
         "endpoint.region": server.region,
         "path.style.access": "true",
-        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
-        "access.key": server.access_key,
-        "secret.key": server.secret_key,
+        "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
         "attempts.maximum": "2",
     }
     for name, value in settings.items():

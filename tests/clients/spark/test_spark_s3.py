@@ -38,7 +38,9 @@ def frame(spark: SparkSession, begin: int = 0, end: int = ROWS) -> DataFrame:
 
 def rows_of(lake: SparkCatalog, name: str = "s.t") -> list[dict[str, Any]]:
     """Return the rows as Spark reads them, after a check that the library reads the same rows."""
-    mine = sorted((row.asDict(recursive=True) for row in lake.read(name).collect()), key=lambda row: row["id"])
+    mine = sorted(
+        (row.asDict(recursive=True) for row in lake.read(name).collect()), key=lambda row: row["id"]
+    )
     arrow = sorted(lake.catalog.read(name).to_pylist(), key=lambda row: row["id"])
     assert mine == arrow
     return mine

@@ -3,7 +3,11 @@
     lake           a Spark session, a catalog and its storage: what the rest needs
     reader         tables of one version as DataFrames and temporary views
     scan           rows of a table's files, planned on the driver, read by Spark's Parquet reader
-    files          scans of exact file lists; writes into a transaction's own folder
+    files          scans of exact file lists
+    file_index     frames over files of an object store, planned without a request to it
+    locations      where Spark and its tasks find the files of a storage
+    writes         frames into files of a transaction's own folder
+    task_writer    what each task of a write runs; it travels with the job
     column_names   the names that columns have inside files
     schemas        Spark's types and a table's columns
     transaction    the verbs with DataFrames, which commit together
@@ -15,8 +19,9 @@
 in `pushFilters`: Spark keeps one list of partitions a relation, and pruning there gives wrong answers on shared
 frames.
 
-**Writes.** Spark writes Parquet into the transaction's own folder, the driver reads the footers, and one commit makes
-the files visible.
+**Writes.** Tasks encode files with the library's writer, store them under names that no other attempt has, and report
+them with their footers. The driver lists what `collect` returns, and one commit makes the files visible. So local disks
+and object stores work alike, without a rename, a listing or a commit protocol of Hadoop.
 
 **No bare relation leaves `files.scan`.** Spark takes a view over a single path for a table, and `INSERT OVERWRITE`
 deletes that path. A projection above the relation, which the optimizer removes, makes the analyzer refuse. Rejected:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 import botocore.session
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from alpheus_journal.errors import InvalidInput
@@ -95,8 +96,34 @@ def set_up_store(spark: SparkSession, storage: Storage) -> None:
     if bucket.endpoint_url:
         settings["endpoint"] = bucket.endpoint_url
         settings["connection.ssl.enabled"] = str(bucket.endpoint_url.startswith("https:")).lower()
+    _check_jars(spark)
     for name, value in settings.items():
-        spark.conf.set(f"fs.s3a.bucket.{bucket.name}.{name}", value)
+        key = f"fs.s3a.bucket.{bucket.name}.{name}"
+        found = spark.conf.get(key, None)
+        if found is not None and found != value:
+            # Hadoop keeps one connection a bucket and JVM, with the settings of its first use.
+            raise InvalidInput(
+                f"the Spark session has {key}={found[:200]}, but {storage.url} needs {value}",
+                kind="bad_configuration",
+                hint="reach a bucket in one way in one Spark application; use another application for the other way",
+            )
+        spark.conf.set(key, value)
+
+
+def _check_jars(spark: SparkSession) -> None:
+    """Raise InvalidInput (`bad_configuration`) unless the JVM has the classes of s3a://."""
+    context = getattr(spark, "_jsc", None)  # a session of Spark Connect has no JVM in this process
+    if context is None:
+        return
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", context.hadoopConfiguration())
+    except Py4JError as error:
+        raise InvalidInput(
+            "Spark has no jars for catalogs on S3 (hadoop-aws and modules of the AWS SDK)",
+            kind="bad_configuration",
+            hint="start the session with the settings of alpheus.spark.packages().settings",
+        ) from error
 
 
 def _provider_of(bucket: Bucket) -> str:
