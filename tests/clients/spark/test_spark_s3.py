@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import alpheus
-from alpheus.errors import Corrupt
+from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
 
 ROWS = 200
@@ -113,22 +114,23 @@ def test_no_statement_writes_into_a_frame(lake: SparkCatalog) -> None:
 
 
 def test_a_lost_file_is_named(lake: SparkCatalog, s3_server: S3Server) -> None:
-    """A file that the store lost is an error that names the file, never fewer rows."""
+    """A file that the store lost is an error that names the file. It never means fewer rows."""
     lake.create_table("s.t", frame(lake.spark))
-    [path, *_] = [entry["path"] for entry in lake.catalog.read_files("s.t")] if False else _paths(lake)
-    lake.catalog.storage()
-    import asyncio
-
-    asyncio.run(lake.storage.delete(path))
-    with pytest.raises(Exception) as caught:
-        lake.read("s.t").count()
-    assert path.rpartition("/")[2] in str(caught.value)
-    assert not isinstance(caught.value, Corrupt) or path in str(caught.value)
-
-
-def _paths(lake: SparkCatalog) -> list[str]:
     table = lake.catalog.load_table("s.t").definition
-    return [file.path for file in lake.lists.of(table.id, table.segments)]
+    [first, *_] = lake.lists.of(table.id, table.segments)
+    key = unquote(lake.storage.uri(first.path)).removeprefix(f"s3://{s3_server.bucket}/")
+    with s3_server.client() as s3:
+        s3.delete_object(Bucket=s3_server.bucket, Key=key)
+    with pytest.raises(Exception, match=first.path.rpartition("/")[2]):
+        lake.read("s.t").count()
+
+
+def test_a_bucket_is_reached_in_one_way(lake: SparkCatalog, s3_server: S3Server) -> None:
+    """Hadoop keeps the settings of a bucket's first use, so another way to the bucket is refused."""
+    with alpheus.connect(s3_server.url() + "&region=eu-west-3", create=True) as other:
+        with pytest.raises(InvalidInput, match=r"endpoint\.region=us-east-1.*needs eu-west-3") as caught:
+            SparkCatalog(lake.spark, other)
+        assert caught.value.kind == "bad_configuration"
 
 
 def test_credentials_never_reach_spark(lake: SparkCatalog, s3_server: S3Server) -> None:
