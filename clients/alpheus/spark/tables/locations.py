@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import environ
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import botocore.session
@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage import Storage
-from alpheus_journal.storage.s3 import S3Url
-from alpheus_journal.storage.s3_client import Bucket
+
+if TYPE_CHECKING:
+    from alpheus_journal.storage.s3_client import Bucket
 
 _GLOB = frozenset("*?[]{}\\,^")
 
@@ -48,6 +49,9 @@ _HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
 
 def bucket_of(storage: Storage) -> Bucket:
     """Return the bucket of a storage on S3, with the endpoint and the region that the library uses."""
+
+    from alpheus_journal.storage.s3 import S3Url
+
     bucket = S3Url.parse(storage.url).bucket
     session = botocore.session.Session(profile=bucket.profile or None)
     endpoint = (
