@@ -7,7 +7,6 @@ from os import environ
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-import botocore.session
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
