@@ -52,7 +52,6 @@ class FileEncoder:
         if group is None:
             return None
         nans: dict[int, int] = {}
-        footers: list[pq.FileMetaData] = []
         with pq.ParquetWriter(
             sink,
             self._schema,
@@ -61,7 +60,6 @@ class FileEncoder:
             use_dictionary=self._dictionary_columns,
             write_page_index=True,
             write_page_checksum=True,
-            metadata_collector=footers,
         ) as writer:
             while group is not None:
                 writer.write_table(group, row_group_size=group.num_rows)
@@ -70,7 +68,7 @@ class FileEncoder:
                         _count_nans(array, field, nans)
                 group = self._next_group(batches) if sink.tell() < self._target else None
             writer.add_key_value_metadata(self._footer)
-        return Encoded(footers[0], nans)
+        return Encoded(writer.writer.metadata, nans)
 
     def _next_group(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
         pending: list[pa.RecordBatch] = []

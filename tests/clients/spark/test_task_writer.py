@@ -39,8 +39,8 @@ def task_into(folder: Path, **changed: Any) -> Task:
         "footer": {"alpheus.table_id": "t"},
         "codec": "snappy",
         "file_size_target": encoder.FILE_SIZE_TARGET,
-        "key": "",
-        "first_columns": ("s",),
+        "has_key": False,
+        "first_columns": (2,),
     }
     return Task(**values | changed)
 
@@ -78,7 +78,7 @@ def test_files_hold_the_rows_of_the_task(tmp_path: Path, keyed: bool) -> None:
             rows = [{name: row[name] for name in SCHEMA.names} for row in rows]
         folder = tmp_path / str(seed)
         target = rng.choice([1, 700, 1 << 20])
-        task = task_into(folder, key="k" if keyed else "", file_size_target=target)
+        task = task_into(folder, has_key=keyed, file_size_target=target)
         reports = write(task, batches_of(rows, rng, key=keyed))
         found: list[dict[str, Any]] = []
         for report in reports:

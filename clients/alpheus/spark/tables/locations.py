@@ -48,6 +48,7 @@ _HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
 
 def bucket_of(storage: Storage) -> Bucket:
     """Return the bucket of a storage on S3, with the endpoint and the region that the library uses."""
+    import botocore.session  # from the extra `s3`, which catalogs on local disks do not need
 
     from alpheus_journal.storage.s3 import S3Url
 

@@ -45,9 +45,11 @@ class Task(NamedTuple):
     - `folder`: where files go, ending in a slash: a local path, or bucket and key.
     - `filesystem`: arguments of `pyarrow.fs.S3FileSystem`; None writes to local disks.
     - `profile`: the AWS profile whose credentials the worker takes; empty for its default chain.
-    - `schema`: the Arrow schema of the files, with field ids, as an IPC message.
-    - `key`: a column that is not written; each file has rows of one value of it, and equal values come together.
-    - `first_columns`: names of the columns whose first values are reported.
+    - `schema`: the Arrow schema of the files, with field ids, as an IPC message. The columns of a task's rows have the
+      same places.
+    - `has_key`: the rows have one more column, the key, which is not written. Each file has rows of one value of it,
+      and equal values come together.
+    - `first_columns`: places of the columns whose first values are reported.
     """
 
     folder: str
@@ -57,8 +59,8 @@ class Task(NamedTuple):
     footer: Mapping[str, str]
     codec: str
     file_size_target: int
-    key: str
-    first_columns: tuple[str, ...]
+    has_key: bool
+    first_columns: tuple[int, ...]
 
 
 def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +68,7 @@ def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     encoder = FileEncoder(schema, task.footer, file_size_target=task.file_size_target, codec=task.codec)
     store = _open_store(task)
-    for rows in _runs_of(batches, task.key):
+    for rows in _runs_of(batches, len(schema)) if task.has_key else [batches]:
         fitted = _Fitted(rows, schema, task.first_columns)
         while (file := _write_file(task, store, encoder, fitted)) is not None:
             yield file
@@ -75,10 +77,10 @@ def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 class _Fitted:
     """Batches with exactly the columns of a schema. Keeps the first row of what the file that is written next has."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, names: tuple[str, ...]) -> None:
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, places: tuple[int, ...]) -> None:
         self._batches = batches
         self._schema = schema
-        self._names = list(names)
+        self._places = list(places)
         self.first: pa.RecordBatch | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -87,27 +89,81 @@ class _Fitted:
     def __next__(self) -> pa.RecordBatch:
         batch = fit_batch(next(self._batches), self._schema)
         if self.first is None and batch.num_rows:
-            self.first = batch.slice(0, 1).select(self._names)
+            self.first = batch.slice(0, 1).select(self._places)
         return batch
 
 
 def fit_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch's columns, found by name, with the types of the schema.
+    """Return the batch's first columns, with the names and types of the schema.
 
     Spark sends times in the session's zone. No value changes.
     """
     arrays = []
-    for field in schema:
-        array = batch.column(field.name)
-        arrays.append(array if array.type == field.type else array.cast(field.type))
+    for field, array in zip(schema, batch.columns, strict=False):
+        found = array if array.type == field.type else array.cast(field.type)
+        arrays.append(_fill_parents(found, field) if _has_required(field) else found)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _runs_of(batches: Iterator[pa.RecordBatch], key: str) -> Iterator[Iterator[pa.RecordBatch]]:
+def _has_required(field: pa.Field) -> bool:
+    """Return whether a field inside this one is NOT NULL."""
+    inner = [field.type.field(place) for place in range(field.type.num_fields)]
+    if pa.types.is_map(field.type):
+        inner = [field.type.item_field]  # a key is never NULL
+    return any(not child.nullable or _has_required(child) for child in inner)
+
+
+def _fill_parents(array: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the array so that NOT NULL fields have no NULL where the struct around them is NULL.
+
+    Spark calls a field NOT NULL, and sends NULL for it where its struct is NULL. The file's writer refuses that.
+    """
+    kind = field.type
+    if pa.types.is_struct(kind):
+        children = []
+        for place in range(kind.num_fields):
+            inner = kind.field(place)
+            child = _fill_parents(array.field(place), inner)
+            children.append(
+                child if inner.nullable or not child.null_count else _drop_nulls(child, array, inner)
+            )
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        items = _fill_parents(array.items, kind.item_field)
+        entries = pa.StructArray.from_arrays([array.keys, items], fields=[kind.key_field, kind.item_field])
+        return _rebuild(array, kind, entries)
+    if pa.types.is_list(kind):
+        return _rebuild(array, kind, _fill_parents(array.values, kind.value_field))
+    return array
+
+
+def _rebuild(array: pa.Array, kind: pa.DataType, child: pa.Array, *, is_null_free: bool = False) -> pa.Array:
+    """Return a list or map with other entries at the same places."""
+    validity, offsets = array.buffers()[:2]
+    buffers = [None if is_null_free else validity, offsets]
+    return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset, children=[child])
+
+
+def _drop_nulls(array: pa.Array, parent: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the array with some value where its parent is NULL. Raises ValueError for a NULL in another place."""
+    if pc.any(pc.and_(parent.is_valid(), array.is_null())).as_py():
+        raise ValueError(f"column {field.name!r} is required, but holds NULLs")
+    kind = field.type
+    if pa.types.is_struct(kind):
+        children = [array.field(place) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pa.types.is_map(kind):
+        entries = pa.StructArray.from_arrays(
+            [array.keys, array.items], fields=[kind.key_field, kind.item_field]
+        )
+        return _rebuild(array, kind, entries, is_null_free=True)
+    if pa.types.is_list(kind):
+        return _rebuild(array, kind, array.values, is_null_free=True)
+    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], offset=array.offset)
+
+
+def _runs_of(batches: Iterator[pa.RecordBatch], key: int) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the rows of each value of the key column as one iterator, which the caller must use up first."""
-    if not key:
-        yield batches
-        return
     pieces = _pieces_of(batches, key)
     piece = next(pieces, None)
 
@@ -121,7 +177,7 @@ def _runs_of(batches: Iterator[pa.RecordBatch], key: str) -> Iterator[Iterator[p
         yield rows_of(piece[0])
 
 
-def _pieces_of(batches: Iterator[pa.RecordBatch], key: str) -> Iterator[tuple[Any, pa.RecordBatch]]:
+def _pieces_of(batches: Iterator[pa.RecordBatch], key: int) -> Iterator[tuple[Any, pa.RecordBatch]]:
     """Cut batches where the value of the key column changes."""
     for batch in batches:
         if not batch.num_rows:

@@ -131,7 +131,7 @@ def write(
         footer={"alpheus.table_id": table.id, "alpheus.transaction_id": transaction_id},
         codec=_CODECS.get(codec, codec),
         file_size_target=FILE_SIZE_TARGET,
-        key=key,
+        has_key=bool(key),
         first_columns=_inexact_keys(table, columns) if is_arranged else (),
     )
     reports = _run_tasks(ready, task)
@@ -150,6 +150,8 @@ def write(
 
 def _run_tasks(ready: DataFrame, task: Task) -> list[Any]:
     """Run a frame, and return the rows of `task_writer.RESULT`."""
+    # PySpark looks for the columns by their names, and does not find a name with a dot or a backquote.
+    ready = ready.toDF(*(f"c{place}" for place in range(len(ready.columns))))
     try:
         return ready.mapInArrow(functools.partial(task_writer.write_rows, task), task_writer.RESULT).collect()
     except PySparkException as error:
@@ -219,11 +221,13 @@ def _data_file(table: TableDef, columns: tuple[Column, ...], folder: str, report
         raise InvalidInput(reason, kind=error.kind, hint=hint) from None
 
 
-def _inexact_keys(table: TableDef, columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the names of partition columns whose value a footer may not tell: bounds of texts and bytes are cut."""
+def _inexact_keys(table: TableDef, columns: Sequence[Column]) -> tuple[int, ...]:
+    """Return the places of partition columns whose value a footer may not tell: bounds of texts and bytes are cut."""
     keys = {field.column_id for field in table.partition_spec}
     return tuple(
-        column.name for column in columns if column.id in keys and column.type in ("VARCHAR", "BINARY")
+        place
+        for place, column in enumerate(columns)
+        if column.id in keys and column.type in ("VARCHAR", "BINARY")
     )
 
 
