@@ -25,6 +25,7 @@ from alpheus.rows.manifest_files import FileLists
 from alpheus.spark import SparkCatalog
 from alpheus.spark.tables import schemas
 from alpheus.sync.portal import run
+from alpheus_journal.tables.parquet_footer import chunk_start
 
 pytestmark = SPARK_MARKS
 

@@ -51,9 +51,9 @@ def _relation(
     java_schema = session.parseDataType(schema.json())
     paths = [jvm.org.apache.hadoop.fs.Path(path) for path, _ in files]
     cache = sources.FileStatusCache.getOrCreate(session)
-    gateway: Any = spark._sc._gateway
+    status = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
     for path, (_, size) in zip(paths, files, strict=True):
-        leaves = gateway.new_array(jvm.org.apache.hadoop.fs.FileStatus, 1)
+        leaves = jvm.java.lang.reflect.Array.newInstance(status, 1)
         leaves[0] = jvm.org.apache.hadoop.fs.FileStatus(size, False, 1, _BLOCK_SIZE_BYTES, 0, path)
         cache.putLeafFiles(path, leaves)
     convert = jvm.scala.jdk.javaapi.CollectionConverters
