@@ -16,6 +16,8 @@ from pyspark.sql import functions as f
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
+from alpheus.spark.tables.locations import bucket_of, set_up_store, task_place
+from alpheus_journal.storage import open_storage
 
 ROWS = 200
 
@@ -114,8 +116,27 @@ def test_no_statement_writes_into_a_frame(lake: SparkCatalog) -> None:
     assert rows_of(lake) == before
 
 
-def test_a_lost_file_is_named(lake: SparkCatalog, s3_server: S3Server) -> None:
-    """A file that the store lost is an error that names the file. It never means fewer rows."""
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.shuffle.partitions", "2"),
+        ("spark.sql.hive.manageFilesourcePartitions", "false"),
+        ("spark.sql.hive.filesourcePartitionFileCacheSize", "0"),
+    ],
+    ids=["usual", "unmanaged", "no cache"],
+)
+def test_a_lost_file_is_named(lake: SparkCatalog, s3_server: S3Server, setting: str, value: str) -> None:
+    """A file that the store lost is an error that names the file. It never means fewer rows, whatever the session keeps
+    of listings."""
+    before = lake.spark.conf.get(setting)
+    lake.spark.conf.set(setting, value)
+    try:
+        lose_a_file(lake, s3_server)
+    finally:
+        lake.spark.conf.set(setting, before)
+
+
+def lose_a_file(lake: SparkCatalog, s3_server: S3Server) -> None:
     lake.create_table("s.t", frame(lake.spark))
     table = lake.catalog.load_table("s.t").definition
     [first, *_] = lake.lists.of(table.id, table.segments)
@@ -164,3 +185,24 @@ def test_a_pipeline_commits_its_outputs(lake: SparkCatalog) -> None:
         [result] = pipeline.run(lake)
         assert result.state == "committed", result
     assert sorted(lake.catalog.read("s.out")["id"].to_pylist()) == list(range(20))
+
+
+@pytest.mark.parametrize("url", ["s3://bkt/x?client=obstore", "s3://bkt/x?profile=no-such-profile"])
+def test_what_spark_cannot_reach_is_refused(lake: SparkCatalog, url: str) -> None:
+    storage = open_storage(url)
+    with pytest.raises(InvalidInput, match=r"obstore|no-such-profile"):
+        set_up_store(lake.spark, storage)
+
+
+def test_a_configured_endpoint_is_used_by_all(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An endpoint of the AWS configuration holds for the library, for tasks and for Spark."""
+    (tmp_path / "config").write_text("[default]\nendpoint_url = http://minio.example:9000\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    bucket = bucket_of(open_storage("s3://bkt/x"))
+    assert (bucket.endpoint_url, bucket.path_style) == ("http://minio.example:9000", True)
+    place, arguments, _ = task_place(open_storage("s3://bkt/a%20b"), "data/t/")
+    assert place == "bkt/a b/data/t/"
+    assert arguments is not None
+    assert (arguments["scheme"], arguments["endpoint_override"]) == ("http", "minio.example:9000")

@@ -8,6 +8,7 @@ import json
 import random
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,7 @@ def test_files_hold_the_rows_of_the_task(tmp_path: Path, keyed: bool) -> None:
             path = folder / report["path"]
             assert report["size"] == path.stat().st_size
             table = pq.read_table(path)
-            footer = pq.read_metadata(pa.BufferReader(report["footer"]))
+            footer = pq.read_metadata(pa.BufferReader(zlib.decompress(report["footer"])))
             assert footer.num_rows == table.num_rows > 0
             nans = sum(value != value for value in table["x"].to_pylist() if value is not None)
             assert json.loads(report["nans"]) == {"2": nans}

@@ -1,9 +1,11 @@
 """Frames over files on an object store, without asking the store: paths and sizes come from the catalog.
 
-Spark's usual way asks the store for each path, with a listing and a HEAD request. Here Spark's own file index gets the
-files from a cache of listings that this module fills. The classes are internal to Spark. A release of Spark that moves
-them fails with an error that says so. Spark Connect has no JVM in this process, so there Spark asks the store for each
-path itself.
+Spark's usual way asks the store for each path, with a listing and a HEAD request, and passes over a missing path. Here
+Spark's own file index gets the files from a cache of listings that this module fills, one for each frame. The cache that
+a session's frames share would not do: it may be off, and it drops entries.
+
+The classes are internal to Spark. A release of Spark that moves them fails with an error that says so. Spark Connect has
+no JVM in this process, so there Spark asks the store for each path itself.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import __version__ as spark_version
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
@@ -19,6 +21,7 @@ from pyspark.sql import types as t
 from alpheus_journal.errors import InvalidInput
 
 _BLOCK_SIZE_BYTES = 64 << 20
+_NO_LIMIT = 1 << 50
 
 
 def read_listed(
@@ -33,6 +36,8 @@ def read_listed(
         return spark.read.options(**options).schema(schema).parquet(*(path for path, _ in files))
     try:
         return _relation(spark, files, schema, options)
+    except Py4JJavaError:
+        raise  # of the store or its settings
     except (Py4JError, TypeError) as error:
         raise InvalidInput(
             f"Spark {spark_version} does not take a list of files: {str(error)[:300]}",
@@ -49,17 +54,23 @@ def _relation(
     sources = jvm.org.apache.spark.sql.execution.datasources
     none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
     java_schema = session.parseDataType(schema.json())
-    paths = [jvm.org.apache.hadoop.fs.Path(path) for path, _ in files]
-    cache = sources.FileStatusCache.getOrCreate(session)
-    status = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
+    # Each name that Py4J looks up is a call, so nothing is looked up in the loop.
+    paths = jvm.org.apache.hadoop.util.StringUtils.stringToPath(
+        jvm.java.util.regex.Pattern.compile("\0").split("\0".join(path for path, _ in files))
+    )
+    status, new_array = jvm.org.apache.hadoop.fs.FileStatus, jvm.java.lang.reflect.Array.newInstance
+    kind = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
+    cache = sources.SharedInMemoryCache(_NO_LIMIT, -1).createForNewClient()
     for path, (_, size) in zip(paths, files, strict=True):
-        leaves = jvm.java.lang.reflect.Array.newInstance(status, 1)
-        leaves[0] = jvm.org.apache.hadoop.fs.FileStatus(size, False, 1, _BLOCK_SIZE_BYTES, 0, path)
+        leaves = new_array(kind, 1)
+        leaves[0] = status(size, False, 1, _BLOCK_SIZE_BYTES, 0, path)
         cache.putLeafFiles(path, leaves)
     convert = jvm.scala.jdk.javaapi.CollectionConverters
-    roots = convert.asScala(paths).toSeq()
+    roots = convert.asScala(jvm.java.util.Arrays.asList(paths)).toSeq()
     empty = getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
     index = sources.InMemoryFileIndex(session, roots, empty, none, cache, none, none)
+    if index.allFiles().size() != len(files) or index.sizeInBytes() != sum(size for _, size in files):
+        raise InvalidInput("Spark lists other files than the catalog does", kind="not_supported")
     relation = sources.HadoopFsRelation(
         index,
         jvm.org.apache.spark.sql.types.StructType(),

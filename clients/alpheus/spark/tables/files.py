@@ -148,9 +148,10 @@ def scan(
     variants = [tuple(columns)]  # the columns as files name them
     known: dict[int | None, int] = {}  # schema id → number of the variant
     root = ""
+    is_glob = is_local(storage) or getattr(spark, "_jsparkSession", None) is None  # see `file_index`
     for file in files:
         # Only the root needs escaping and decoding; paths of data files below it do not.
-        root = root or hadoop_path(storage, file.path, glob=is_local(storage)).removesuffix(file.path)
+        root = root or hadoop_path(storage, file.path, glob=is_glob).removesuffix(file.path)
         if file.schema_id not in known:
             named = read_names(storage, file).of(columns)
             if named not in variants:

@@ -21,8 +21,8 @@ _GLOB = frozenset("*?[]{}\\,^")
 
 
 def is_local(storage: Storage) -> bool:
-    """Return whether the storage is a folder that this machine and all workers see."""
-    return storage.url.startswith("file:")
+    """Return whether the files of the storage are files of a disk that this machine and all workers see."""
+    return storage.uri("data").startswith("file:")
 
 
 def hadoop_path(storage: Storage, path: str, *, glob: bool) -> str:
@@ -47,18 +47,40 @@ _HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
 
 
 def bucket_of(storage: Storage) -> Bucket:
-    """Return the bucket of a storage on S3, with the endpoint and the region that the library uses."""
-    import botocore.session  # from the extra `s3`, which catalogs on local disks do not need
+    """Return the bucket of a storage on S3, with the endpoint and the region that the library uses.
+
+    Raises InvalidInput for the driver obstore (`not_supported`), and for an unknown profile (`bad_configuration`).
+    """
+    if "client=obstore" in urlsplit(storage.url).query.split("&"):
+        raise InvalidInput(
+            f"Spark cannot reach {storage.url}",
+            kind="not_supported",
+            hint="leave client=obstore out of the URL",
+        )
+    # From the extra `s3`, which catalogs on local disks do not need.
+    import botocore.exceptions
+    import botocore.session
+    from botocore.configprovider import ConfiguredEndpointProvider
 
     from alpheus_journal.storage.s3 import S3Url
 
     bucket = S3Url.parse(storage.url).bucket
     session = botocore.session.Session(profile=bucket.profile or None)
-    endpoint = (
-        bucket.endpoint_url or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL", "")
-    )
+    try:
+        profile = session.get_scoped_config()
+    except botocore.exceptions.ProfileNotFound as error:
+        raise InvalidInput(
+            str(error)[:200], kind="bad_configuration", hint="add the profile to ~/.aws/config"
+        ) from None
+    endpoint = bucket.endpoint_url
+    if not endpoint and not session.get_config_variable("ignore_configured_endpoint_urls"):
+        found = ConfiguredEndpointProvider(
+            full_config=session.full_config, scoped_config=profile, client_name="s3"
+        ).provide()
+        endpoint = found or ""
     region = bucket.region or session.get_config_variable("region") or environ.get("AWS_REGION", "us-east-1")
-    return msgspec.structs.replace(bucket, endpoint_url=endpoint, region=region)
+    style = bool(endpoint) if bucket.path_style is None else bucket.path_style
+    return msgspec.structs.replace(bucket, endpoint_url=endpoint, region=region, path_style=style)
 
 
 def task_place(storage: Storage, folder: str) -> tuple[str, Mapping[str, Any] | None, str]:
@@ -78,15 +100,20 @@ def task_place(storage: Storage, folder: str) -> tuple[str, Mapping[str, Any] | 
     if bucket.endpoint_url:
         parts = urlsplit(bucket.endpoint_url)
         arguments |= {"scheme": parts.scheme, "endpoint_override": parts.netloc + parts.path.rstrip("/")}
-    if bucket.path_style is False:
-        arguments["force_virtual_addressing"] = True
+        arguments["force_virtual_addressing"] = not bucket.path_style
     return unquote(storage.uri(folder.rstrip("/"))).removeprefix("s3://") + "/", arguments, bucket.profile
+
+
+_used: dict[str, dict[str, str]] = {}
+"""The settings with which this process reaches each bucket. Hadoop keeps one connection a bucket and JVM, with the
+settings of its first use."""
 
 
 def set_up_store(spark: SparkSession, storage: Storage) -> None:
     """Tell Spark how to reach a storage. Settings hold names, never secrets, and belong to one bucket.
 
-    Raises InvalidInput (`not_supported`) for a storage that Spark cannot reach.
+    Raises InvalidInput (`not_supported`) for a storage that Spark cannot reach, and (`bad_configuration`) where the jars
+    of S3 are missing, or this process already reaches the bucket in another way.
     """
     hadoop_path(storage, "data", glob=False)
     if is_local(storage):
@@ -94,24 +121,22 @@ def set_up_store(spark: SparkSession, storage: Storage) -> None:
     bucket = bucket_of(storage)
     settings = {
         "aws.credentials.provider": _provider_of(bucket),
+        "auth.profile.name": bucket.profile or "default",
+        "endpoint": bucket.endpoint_url,
         "endpoint.region": bucket.region,
         "path.style.access": "true" if bucket.path_style else "false",
+        "connection.ssl.enabled": str(not bucket.endpoint_url.startswith("http:")).lower(),
     }
-    if bucket.endpoint_url:
-        settings["endpoint"] = bucket.endpoint_url
-        settings["connection.ssl.enabled"] = str(bucket.endpoint_url.startswith("https:")).lower()
     _check_jars(spark)
-    for name, value in settings.items():
-        key = f"fs.s3a.bucket.{bucket.name}.{name}"
-        found = spark.conf.get(key, None)
-        if found is not None and found != value:
-            # Hadoop keeps one connection a bucket and JVM, with the settings of its first use.
+    for name, found in _used.setdefault(bucket.name, settings).items():
+        if found != settings[name]:
             raise InvalidInput(
-                f"the Spark session has {key}={found[:200]}, but {storage.url} needs {value}",
+                f"Spark reaches the bucket with fs.s3a.{name}={found[:200]}, but {storage.url} needs {settings[name]}",
                 kind="bad_configuration",
                 hint="reach a bucket in one way in one Spark application; use another application for the other way",
             )
-        spark.conf.set(key, value)
+    for name, value in settings.items():
+        spark.conf.set(f"fs.s3a.bucket.{bucket.name}.{name}", value)
 
 
 def _check_jars(spark: SparkSession) -> None:

@@ -234,8 +234,8 @@ class Rows:
             rows_dead=dead,
         )
 
-    def compact(self, bins: Sequence[Sequence[ListedFile]]) -> None:
-        """Rewrite the files of each bin together: into one file, unless they have more rows than a file should."""
+    def compact(self, bins: Sequence[Sequence[ListedFile]], target_size: int) -> None:
+        """Rewrite the files of each bin together: into one file, or several of at least the target size in bytes."""
         lake = self._lake
         numbers = {one.file.path: number for number, some in enumerate(bins) for one in some}
         planned = {each.file.path: each for each in self.plan(None).files}
@@ -252,7 +252,13 @@ class Rows:
             columns = (*self.table.columns, Column(id=_BIN_ID, name=name, type="INT4"))
             ready = fit_frame(df.drop(_FILE), columns)
             found = writes.write(
-                ready, lake.storage, self.table, self.table.columns, transaction_id=self._tx.id, by=name
+                ready,
+                lake.storage,
+                self.table,
+                self.table.columns,
+                transaction_id=self._tx.id,
+                by=name,
+                file_size_target=target_size,
             )
         staged = writes.list_in_segment(lake.storage, lake.lists, self.table, found)
         _count_dead_rows(shown, staged.rows)
@@ -367,10 +373,10 @@ def plan_compaction(rows: Rows, target_size: int | None) -> tuple[CompactionPlan
     return planned, [[one.listed for one in some] for _, some in bins]
 
 
-def compact(rows: Rows, bins: Sequence[Sequence[ListedFile]]) -> None:
-    """Rewrite the files of each bin together."""
+def compact(rows: Rows, bins: Sequence[Sequence[ListedFile]], target_size: int) -> None:
+    """Rewrite the files of each bin together; see `Rows.compact`."""
     if bins:
-        rows.compact(bins)
+        rows.compact(bins, target_size)
 
 
 # --- the verbs -------------------------------------------------------------------------------------

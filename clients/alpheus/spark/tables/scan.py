@@ -25,6 +25,7 @@ from alpheus.spark.tables.column_names import read_footer_of
 from alpheus.spark.tables.schemas import quoted
 from alpheus.where.conditions import as_predicate
 from alpheus.where.engine_sql import spark_sql
+from alpheus_journal.errors import NotFound
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import (
     Compare,
@@ -288,7 +289,10 @@ def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> 
     for file in found:
         if number in file.value_counts:
             files.check_files(storage, [file])
-            schema = read_footer_of(storage, file).schema.to_arrow_schema()
+            try:
+                schema = read_footer_of(storage, file).schema.to_arrow_schema()
+            except NotFound:
+                raise files.Damaged(file, "is missing") from None
             return _path_to(schema, number) or ()
     return ()
 

@@ -1,5 +1,5 @@
 """Write the rows of a Spark task as finished Parquet files. Workers run this module: it imports pyarrow and nothing of
-ours but `alpheus.rows.encoder`, and both travel with the job by value (`files.run_tasks`).
+ours but `alpheus.rows.encoder`, and both travel with the job by value (`writes`).
 
 A task encodes a file whole, stores the file under a name that no other attempt has, and only then reports the file in a
 row of `RESULT`. So a task that is killed, repeated or run twice by speculation leaves files that nobody reports, and no
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,9 +24,9 @@ RESULT = "path STRING, size BIGINT, footer BINARY, nans STRING, first BINARY"
 """The report of one file.
 
 - `path`: below the task's folder. `size`: in bytes.
-- `footer`: the file's footer, as a Parquet metadata file.
+- `footer`: the file's footer, as a Parquet metadata file, compressed by zlib. The driver collects all of them.
 - `nans`: the number of NaN by field id, as JSON.
-- `first`: the values of `Task.first_columns` in the file's first row, as an Arrow stream.
+- `first`: the values of `Task.first_columns` in the file's first row, as an Arrow stream; empty without columns.
 """
 
 _RESULT_SCHEMA = pa.schema(
@@ -99,6 +100,7 @@ def fit_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Spark sends times in the session's zone. No value changes.
     """
     arrays = []
+    assert len(batch.columns) - len(schema) in (0, 1), "a frame has the columns of its files, and maybe a key"
     for field, array in zip(schema, batch.columns, strict=False):
         found = array if array.type == field.type else array.cast(field.type)
         arrays.append(_fill_parents(found, field) if _has_required(field) else found)
@@ -214,12 +216,17 @@ def _report(name: str, size: int, encoded: Encoded, rows: _Fitted) -> pa.RecordB
     encoded.metadata.write_metadata_file(footer)
     first = pa.BufferOutputStream()
     assert rows.first is not None, "a file has rows"
-    with pa.ipc.new_stream(first, rows.first.schema) as stream:
-        stream.write_batch(rows.first)
+    if rows.first.num_columns:
+        with pa.ipc.new_stream(first, rows.first.schema) as stream:
+            stream.write_batch(rows.first)
     rows.first = None
     values: list[Any] = [
-        name, size, footer.getvalue().to_pybytes(), json.dumps(encoded.nan_counts), first.getvalue().to_pybytes(),
-    ]  # fmt: skip
+        name,
+        size,
+        zlib.compress(footer.getvalue().to_pybytes(), 1),
+        json.dumps(encoded.nan_counts),
+        first.getvalue().to_pybytes(),
+    ]
     return pa.RecordBatch.from_pylist(
         [dict(zip(_RESULT_SCHEMA.names, values, strict=True))], schema=_RESULT_SCHEMA
     )
@@ -257,6 +264,11 @@ def _open_store(task: Task) -> Any:
 
     before = os.environ.get("AWS_PROFILE")
     if task.profile:
+        if "AWS_ACCESS_KEY_ID" in os.environ:
+            raise ValueError(
+                f"the catalog's URL names the profile {task.profile}, but the worker's environment has AWS_ACCESS_KEY_ID,"
+                " which would be used instead: unset it on the workers, or leave the profile out of the URL"
+            )
         os.environ["AWS_PROFILE"] = task.profile  # pyarrow has no argument for it
     try:
         return S3FileSystem(**task.filesystem)

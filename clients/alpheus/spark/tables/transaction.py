@@ -168,7 +168,7 @@ class SparkTransaction:
         plan, bins = changes.plan_compaction(rows, target_size)
         if not dry_run:
             with self._name_missing_files(name):
-                changes.compact(rows, bins)
+                changes.compact(rows, bins, plan.target_size_bytes)
         return plan
 
     def _rows(self, name: Name) -> changes.Rows:

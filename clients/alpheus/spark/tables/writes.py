@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.rows import encoder
@@ -100,12 +101,14 @@ def write(
     transaction_id: str,
     is_arranged: bool = True,
     by: str = "",
+    file_size_target: int = FILE_SIZE_TARGET,
 ) -> list[DataFile]:
     """Run a frame that has exactly `columns` (`schemas.fit_frame`) into files of a transaction, not yet durable.
 
     - `is_arranged`: each file holds rows of one partition, in the table's order.
     - `by`: one more column of the frame, which is not written. Each file holds the rows of one of its values, which
       must be in one partition.
+    - `file_size_target`: bytes. A file ends at the row group with which it reaches this size.
     """
     folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
     spark = ready.sparkSession
@@ -121,7 +124,7 @@ def write(
         ready = ready.withColumn(key, partition_key(table.partition_spec, columns)).hint("rebalance", key)
     if key or order:
         ready = ready.sortWithinPartitions(*([f.col(key).asc()] if key else []), *order)
-    codec = (spark.conf.get(CODEC_SETTING, None) or "snappy").lower()
+    codec = _choose_codec(spark)
     place, filesystem, profile = task_place(storage, folder)
     task = Task(
         folder=place,
@@ -129,8 +132,8 @@ def write(
         profile=profile,
         schema=schema.serialize().to_pybytes(),
         footer={"alpheus.table_id": table.id, "alpheus.transaction_id": transaction_id},
-        codec=_CODECS.get(codec, codec),
-        file_size_target=FILE_SIZE_TARGET,
+        codec=codec,
+        file_size_target=file_size_target,
         has_key=bool(key),
         first_columns=_inexact_keys(table, columns) if is_arranged else (),
     )
@@ -146,6 +149,19 @@ def write(
         )
         for file, report in files
     ]
+
+
+def _choose_codec(spark: SparkSession) -> str:
+    """Return pyarrow's name of the codec that the session is set to."""
+    asked = spark.conf.get(CODEC_SETTING, None) or "snappy"
+    codec = _CODECS.get(asked.lower(), asked.lower())
+    if codec not in ("none", "snappy", "zstd", "gzip", "brotli", "lz4"):
+        raise InvalidInput(
+            f"the Spark session has {CODEC_SETTING}={asked[:80]}, which Alpheus does not write",
+            kind="bad_configuration",
+            hint="use snappy, zstd, gzip, brotli, lz4_raw or none",
+        )
+    return codec
 
 
 def _run_tasks(ready: DataFrame, task: Task) -> list[Any]:
@@ -201,7 +217,7 @@ async def _delete_all(storage: Storage, paths: Sequence[str]) -> None:
 
 def _data_file(table: TableDef, columns: tuple[Column, ...], folder: str, report: Any) -> DataFile:
     """Return the manifest entry of a file that a task reports."""
-    metadata = pq.read_metadata(pa.BufferReader(report["footer"]))
+    metadata = pq.read_metadata(pa.BufferReader(zlib.decompress(report["footer"])))
     nans = {int(number): count for number, count in json.loads(report["nans"]).items()}
     path = folder + report["path"]
     try:
