@@ -1,11 +1,11 @@
 """Frames over files on an object store, without asking the store: paths and sizes come from the catalog.
 
 Spark's usual way asks the store for each path, with a listing and a HEAD request, and passes over a missing path. Here
-Spark's own file index gets the files from a cache of listings that this module fills, one for each frame. The cache that
-a session's frames share would not do: it may be off, and it drops entries.
+Spark's own file index gets the files from a cache of listings that this module fills, one for each frame. The cache
+that a session's frames share would not do: it may be off, and it drops entries.
 
-The classes are internal to Spark. A release of Spark that moves them fails with an error that says so. Spark Connect has
-no JVM in this process, so there Spark asks the store for each path itself.
+The classes are internal to Spark. A release of Spark that moves them fails with an error that says so. Spark Connect
+has no JVM in this process, so there Spark asks the store for each path itself.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def _relation(
     none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
     java_schema = session.parseDataType(schema.json())
     # Each name that Py4J looks up is a call, so nothing is looked up in the loop.
-    paths = jvm.org.apache.hadoop.util.StringUtils.stringToPath(
-        jvm.java.util.regex.Pattern.compile("\0").split("\0".join(path for path, _ in files))
+    split = jvm.java.util.regex.Pattern.compile("\0").split
+    paths = list(
+        jvm.org.apache.hadoop.util.StringUtils.stringToPath(split("\0".join(path for path, _ in files)))
     )
     status, new_array = jvm.org.apache.hadoop.fs.FileStatus, jvm.java.lang.reflect.Array.newInstance
     kind = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
@@ -65,8 +66,7 @@ def _relation(
         leaves = new_array(kind, 1)
         leaves[0] = status(size, False, 1, _BLOCK_SIZE_BYTES, 0, path)
         cache.putLeafFiles(path, leaves)
-    convert = jvm.scala.jdk.javaapi.CollectionConverters
-    roots = convert.asScala(jvm.java.util.Arrays.asList(paths)).toSeq()
+    roots = jvm.scala.jdk.javaapi.CollectionConverters.asScala(paths).toSeq()
     empty = getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
     index = sources.InMemoryFileIndex(session, roots, empty, none, cache, none, none)
     if index.allFiles().size() != len(files) or index.sizeInBytes() != sum(size for _, size in files):

@@ -69,9 +69,8 @@ def bucket_of(storage: Storage) -> Bucket:
     try:
         profile = session.get_scoped_config()
     except botocore.exceptions.ProfileNotFound as error:
-        raise InvalidInput(
-            str(error)[:200], kind="bad_configuration", hint="add the profile to ~/.aws/config"
-        ) from None
+        hint = "add the profile to ~/.aws/config, or correct the catalog's URL"
+        raise InvalidInput(str(error)[:200], kind="bad_configuration", hint=hint) from None
     endpoint = bucket.endpoint_url
     if not endpoint and not session.get_config_variable("ignore_configured_endpoint_urls"):
         found = ConfiguredEndpointProvider(
@@ -112,7 +111,7 @@ settings of its first use."""
 def set_up_store(spark: SparkSession, storage: Storage) -> None:
     """Tell Spark how to reach a storage. Settings hold names, never secrets, and belong to one bucket.
 
-    Raises InvalidInput (`not_supported`) for a storage that Spark cannot reach, and (`bad_configuration`) where the jars
+    Raises InvalidInput: `not_supported` for a storage that Spark cannot reach, and `bad_configuration` where the jars
     of S3 are missing, or this process already reaches the bucket in another way.
     """
     hadoop_path(storage, "data", glob=False)

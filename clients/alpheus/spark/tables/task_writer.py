@@ -266,8 +266,9 @@ def _open_store(task: Task) -> Any:
     if task.profile:
         if "AWS_ACCESS_KEY_ID" in os.environ:
             raise ValueError(
-                f"the catalog's URL names the profile {task.profile}, but the worker's environment has AWS_ACCESS_KEY_ID,"
-                " which would be used instead: unset it on the workers, or leave the profile out of the URL"
+                f"the catalog's URL names the profile {task.profile}, but the worker's environment has"
+                " AWS_ACCESS_KEY_ID, which would be used instead: unset it on the workers, or leave the profile out of"
+                " the URL"
             )
         os.environ["AWS_PROFILE"] = task.profile  # pyarrow has no argument for it
     try:
