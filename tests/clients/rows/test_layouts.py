@@ -100,6 +100,8 @@ class Drawer:
                 pa.int64(),
                 pa.uint64(),
             )
+            if len(values) > 127 and width in (pa.int8(), pa.uint8()):
+                width = pa.int16()
             places = [None if values[at] is None and self.one(True, False) else at for at in order]
             return pa.DictionaryArray.from_arrays(pa.array(places, width), dictionary)
         if how == "runs" and values:

@@ -215,7 +215,9 @@ async def test_nobody_merges_without_end_for_others(monkeypatch: pytest.MonkeyPa
     async def counts() -> list[int]:
         names = [NAME, fmt.table_name("a", "u")]
         objects = (await side.journal.load(side.journal.head.version, names)).objects
-        tables = [operations.typed(n, o, operations.TableDef) for n, o in zip(names, objects, strict=True)]  # type: ignore[attr-defined,arg-type]
+        tables = [
+            operations.decode_as(n, o, operations.TableDef) for n, o in zip(names, objects, strict=True)
+        ]  # type: ignore[attr-defined,arg-type]
         return [len(table.segments) for table in tables]
 
     monkeypatch.setattr(row_operations, "MERGED_SIZE_BYTES_MAX", 1)

@@ -675,7 +675,7 @@ def test_a_true_segment_passes() -> None:
         ({"value_counts": {6: 2}, "null_counts": {}, "lower_bounds": {}}, "required column 'id'"),
         ({"value_counts": {1: 1}}, "1 values in 2 rows"),
         ({"null_counts": {1: 1}}, "holds 1 NULLs"),
-        ({"lower_bounds": {1: b"123"}}, "none of type int64"),
+        ({"lower_bounds": {1: b"123"}}, "a bound of 3 bytes"),
         ({"value_counts": {1: 2, 2: 2}, "upper_bounds": {2: b"\xff"}}, "'name'"),
         ({"sequence": 4}, "sequence"),
         ({"added_version": 4}, "version"),
