@@ -30,7 +30,7 @@ from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
 from alpheus.spark.tables import files, scan, writes
 from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
-from alpheus.spark.tables.locations import set_up_store
+from alpheus.spark.tables.locations import is_connect, set_up_store
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.schemas import check_fits, quoted
@@ -71,11 +71,6 @@ def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] |
     for key, value in (settings or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def is_connect(spark: SparkSession) -> bool:
-    """Return whether the session is one of Spark Connect, which has no JVM in this process."""
-    return getattr(spark, "_jsparkSession", None) is None
 
 
 def register_source(spark: SparkSession) -> None:

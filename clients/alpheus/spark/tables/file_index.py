@@ -18,6 +18,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
+from alpheus.spark.tables.locations import is_connect
 from alpheus_journal.errors import InvalidInput
 
 _BLOCK_SIZE_BYTES = 64 << 20
@@ -32,7 +33,7 @@ def read_listed(
     Nothing is read before the frame runs. The frame is a bare relation: the caller must put a projection above it.
     Raises InvalidInput (`not_supported`) where this Spark lacks the classes.
     """
-    if getattr(spark, "_jsparkSession", None) is None:
+    if is_connect(spark):
         return spark.read.options(**options).schema(schema).parquet(*(path for path, _ in files))
     try:
         return _relation(spark, files, schema, options)

@@ -15,11 +15,12 @@ from urllib.parse import unquote
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
 from alpheus.spark.tables.column_names import read_names, rename_columns
 from alpheus.spark.tables.file_index import read_listed
-from alpheus.spark.tables.locations import hadoop_path, is_local
+from alpheus.spark.tables.locations import hadoop_path, is_connect, is_local
 from alpheus.spark.tables.schemas import adapt_scan, spark_schema
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
@@ -148,7 +149,7 @@ def scan(
     variants = [tuple(columns)]  # the columns as files name them
     known: dict[int | None, int] = {}  # schema id → number of the variant
     root = ""
-    is_glob = is_local(storage) or getattr(spark, "_jsparkSession", None) is None  # see `file_index`
+    is_glob = is_local(storage) or is_connect(spark)  # see `file_index`
     for file in files:
         # Only the root needs escaping and decoding; paths of data files below it do not.
         root = root or hadoop_path(storage, file.path, glob=is_glob).removesuffix(file.path)
@@ -164,11 +165,7 @@ def scan(
     frames = []
     for (absent, variant), (paths, unsure) in sorted(groups.items()):
         there = spark_schema(variants[variant], nullable=True)
-        df = (
-            _parquet(spark.read.options(**_READ_OPTIONS).schema(there), [path for path, _ in paths])
-            if is_local(storage)
-            else read_listed(spark, paths, there, _READ_OPTIONS)
-        )
+        df = _relation(spark, storage, paths, there)
         selected: list[SparkColumn | str] = [*rename_columns(df, schema)] if variant else ["*"]
         if label:
             # The last five parts of a file's address are its path below the prefix.
@@ -212,6 +209,15 @@ def _may_hold_nan_or_zero(file: DataFile, column: Column) -> bool:
     return not all(isinstance(end, float) and end > 0 for end in ends) and not all(
         isinstance(end, float) and end < 0 for end in ends
     )
+
+
+def _relation(
+    spark: SparkSession, storage: Storage, files: Sequence[tuple[str, int]], schema: t.StructType
+) -> DataFrame:
+    """Return the rows of files, given as Hadoop paths with sizes in bytes, as a bare relation."""
+    if is_local(storage):
+        return _parquet(spark.read.options(**_READ_OPTIONS).schema(schema), [path for path, _ in files])
+    return read_listed(spark, files, schema, _READ_OPTIONS)
 
 
 def _parquet(reader: DataFrameReader, paths: Sequence[str]) -> DataFrame:

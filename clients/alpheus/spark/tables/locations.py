@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _GLOB = frozenset("*?[]{}\\,^")
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether the session is one of Spark Connect, which has no JVM in this process."""
+    return getattr(spark, "_jsparkSession", None) is None
+
+
 def is_local(storage: Storage) -> bool:
     """Return whether the files of the storage are files of a disk that this machine and all workers see."""
     return storage.uri("data").startswith("file:")
@@ -140,10 +145,10 @@ def set_up_store(spark: SparkSession, storage: Storage) -> None:
 
 def _check_jars(spark: SparkSession) -> None:
     """Raise InvalidInput (`bad_configuration`) unless the JVM has the classes of s3a://."""
-    context = getattr(spark, "_jsc", None)  # a session of Spark Connect has no JVM in this process
-    if context is None:
+    if is_connect(spark):
         return
     jvm: Any = spark._jvm
+    context: Any = spark._jsc
     try:
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", context.hadoopConfiguration())
     except Py4JError as error:

@@ -41,7 +41,7 @@ _RESULT_SCHEMA = pa.schema(
 
 
 class Task(NamedTuple):
-    """What each task of a write needs. Values are plain, so that any worker can unpickle them.
+    """The inputs of each task of a write. Values are plain, so that any worker can unpickle them.
 
     - `folder`: where files go, ending in a slash: a local path, or bucket and key.
     - `filesystem`: arguments of `pyarrow.fs.S3FileSystem`; None writes to local disks.
@@ -82,29 +82,32 @@ class _Fitted:
         self._batches = batches
         self._schema = schema
         self._places = list(places)
+        self._required = [_has_required(field) for field in schema]
         self.first: pa.RecordBatch | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        batch = fit_batch(next(self._batches), self._schema)
+        batch = self._fit(next(self._batches))
         if self.first is None and batch.num_rows:
             self.first = batch.slice(0, 1).select(self._places)
         return batch
 
+    def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch's first columns, with the names and types of the schema.
 
-def fit_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch's first columns, with the names and types of the schema.
-
-    Spark sends times in the session's zone. No value changes.
-    """
-    arrays = []
-    assert len(batch.columns) - len(schema) in (0, 1), "a frame has the columns of its files, and maybe a key"
-    for field, array in zip(schema, batch.columns, strict=False):
-        found = array if array.type == field.type else array.cast(field.type)
-        arrays.append(_fill_parents(found, field) if _has_required(field) else found)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        Spark sends times in the session's zone. No value changes.
+        """
+        schema = self._schema
+        assert len(batch.columns) - len(schema) in (0, 1), (
+            "a frame has the columns of its files, and maybe a key"
+        )
+        arrays = []
+        for field, array, has_required in zip(schema, batch.columns, self._required, strict=False):
+            found = array if array.type == field.type else array.cast(field.type)
+            arrays.append(_fill_parents(found, field) if has_required else found)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _has_required(field: pa.Field) -> bool:

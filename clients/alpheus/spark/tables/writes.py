@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -263,12 +263,8 @@ def _partition_value(field: PartitionField, column: Column, file: DataFile, repo
         first, last = decode_bound(column, low), decode_bound(column, high)
         if apply_transform(field, column, first) == apply_transform(field, column, last):
             return value_of(field, column, first)
-    rows = next(_batches_of(report["first"]))
+    with pa.ipc.open_stream(report["first"]) as reader:
+        rows = reader.read_next_batch()
     value = rows.column(column.name)[0].as_py()
     assert isinstance(value, str | bytes), "only texts and bytes can lack exact bounds"
     return encode_bound(column, value)
-
-
-def _batches_of(stream: bytes) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(pa.BufferReader(stream)) as reader:
-        yield from reader
