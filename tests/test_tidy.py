@@ -79,9 +79,13 @@ ARROWS = {
         "__main__": "cli",
         "demo": "alpheus pipeline spark",
         "cli": "alpheus catalog events importing pipeline session spark sync transactions",
-        "spark": "alpheus catalog feed importing pipeline rows session spark.streams spark.tables sync transactions",
-        "spark.streams": "alpheus aio catalog feed rows session spark.tables sync transactions",
-        "spark.tables": "catalog rows session sync transactions where",
+        "spark": (
+            "alpheus catalog feed importing pipeline rows session spark.files spark.streams spark.tables sync"
+            " transactions"
+        ),
+        "spark.streams": "alpheus aio catalog feed rows rows.arrow session spark.files spark.tables sync transactions",
+        "spark.tables": "catalog rows session spark.files sync transactions where",
+        "spark.files": "rows sync",
         "pipeline": "aio catalog events feed session sync",
         "feed": "aio catalog events rows session sync",
         "alpheus": "aio catalog session sync transactions",
@@ -89,11 +93,12 @@ ARROWS = {
         "aio": "admin events importing rows session transactions",
         "sync": "admin events rows session transactions",
         "admin": "events rows session",
-        "importing": "events rows session transactions",
+        "importing": "events rows rows.arrow session transactions",
         "events": "session",
-        "transactions": "rows session",
+        "transactions": "rows rows.arrow session",
         "session": "rows",
-        "rows": "where",
+        "rows": "rows.arrow where",
+        "rows.arrow": "",
         "where": "",
     },
 }

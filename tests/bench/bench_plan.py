@@ -125,11 +125,12 @@ def main() -> None:
 
 def spark_costs(plain: TableDef, few: TableDef, many: TableDef, ats: list[FileAt]) -> None:
     from alpheus.spark import session
-    from alpheus.spark.tables import files, scan
+    from alpheus.spark.files import file_scan
+    from alpheus.spark.tables import scan
 
     spark: SparkSession = session("bench", cores=2, settings={"spark.driver.memory": "2g"})
     spark.sparkContext.setLogLevel("ERROR")
-    files.set_up(spark)
+    file_scan.set_up(spark)
     with tempfile.TemporaryDirectory() as folder:
         storage = asyncio.run(opened(folder))
         first = Path(folder) / ats[0][0].path

@@ -30,10 +30,10 @@ from alpheus.importing.results import Format, Imported, ImportProgress
 from alpheus.importing.sources import Source, SourceFile
 from alpheus.model_conversions import commit_of
 from alpheus.models import Commit, time_of
-from alpheus.rows.cast import CastError
+from alpheus.rows.arrow.cast import CastError
+from alpheus.rows.arrow.input_data import cast_data
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, write_files
 from alpheus.rows.foreign_file import absolute
-from alpheus.rows.input_data import cast_data
 from alpheus.session.arguments import words
 from alpheus.session.session import Session
 from alpheus.transactions.row_changes import store_segment

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from alpheus.importing.schemas import table_schema
 from alpheus.importing.sources import Source, SourceFile
-from alpheus.rows.cast import Caster, CastError
+from alpheus.rows.arrow.cast import Caster, CastError
 from alpheus.rows.foreign_file import Place, changed_error, locate, parquet_batches, read_error
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column

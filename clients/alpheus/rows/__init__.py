@@ -5,12 +5,10 @@
     file_reader      reads the rows of data files, as a plan says
     manifest_files   the files of manifest segments, remembered
     merge_sorted     rows in a table's sort order, merged from sorted files
-    rows             writes rows: Parquet files and one manifest segment
     file_writer      Arrow batches into Parquet files of a table
     encoder          Arrow batches into the bytes of Parquet files; Spark's workers run it, too
-    cast             data of people and of files, fitted to a table's columns
-    layouts          the many layouts of Arrow into the plain ones; pure
     partition_sort   rows ordered by partition and sort key
+    arrow/           data of callers and of files, fitted to a table's columns
     foreign_file     a Parquet file that another system wrote
     repeating        ids and names that are the same when the same work is done again
 

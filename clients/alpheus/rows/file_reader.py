@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from alpheus.rows.cast import Caster, CastError
+from alpheus.rows.arrow.cast import Caster, CastError
 from alpheus.rows.plan import FileAt, Plan, PlannedFile
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound

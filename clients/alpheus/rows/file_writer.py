@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from alpheus.rows.cast import CastError
+from alpheus.rows.arrow.cast import CastError
+from alpheus.rows.arrow.input_data import cast_data
 from alpheus.rows.encoder import FILE_SIZE_TARGET, ROW_GROUP_SIZE_BYTES_MAX, Encoded, FileEncoder
 from alpheus.rows.file_reader import check_table
-from alpheus.rows.input_data import cast_data
 from alpheus.rows.partition_sort import BUFFER_SIZE_BYTES_MAX, PartitionRun, partition_and_sort
 from alpheus.rows.repeating import data_file_name, segment_id
 from alpheus_journal import format as fmt

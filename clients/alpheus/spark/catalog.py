@@ -23,17 +23,18 @@ from alpheus.rows.manifest_files import FileLists
 from alpheus.session.arguments import Name, When, parse_name
 from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.session.leases import lease_millis
+from alpheus.spark.files import file_scan, writes
+from alpheus.spark.files.locations import is_connect, set_up_store
+from alpheus.spark.files.schemas import check_fits, quoted
 from alpheus.spark.java import use_java
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.streams import frames
 from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
-from alpheus.spark.tables import files, scan, writes
+from alpheus.spark.tables import scan
 from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
-from alpheus.spark.tables.locations import is_connect, set_up_store
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import check_fits, quoted
 from alpheus.spark.tables.transaction import SparkTransaction
 from alpheus.sync.portal import run
 from alpheus.transactions.append_files import FilePath
@@ -83,7 +84,7 @@ class SparkCatalog(Lake):
     """The native tables of a catalog, read and written by Spark.
 
     `catalog` is a Catalog, or the URL of one, which `close` then closes. The session gets the settings that it needs
-    (`files.SETTINGS`), and each read and write checks that they are still set. Raises InvalidInput
+    (`file_scan.SETTINGS`), and each read and write checks that they are still set. Raises InvalidInput
     (`storage_unreachable`) when Spark cannot reach the data, as with `memory://`.
 
     A DataFrame is pinned: it refers to the files of one version, and later commits do not change it. The last 16
@@ -110,7 +111,7 @@ class SparkCatalog(Lake):
             if self.storage.url.startswith("memory:"):
                 raise _unreachable(self.storage.url)
             set_up_store(spark, self.storage)
-            files.set_up(spark)
+            file_scan.set_up(spark)
             register_source(spark)
         except BaseException:
             self.close()

@@ -16,12 +16,12 @@ from alpheus.models import Table
 from alpheus.pipeline.jobs import Job
 from alpheus.pipeline.work import Work
 from alpheus.session.arguments import Name, parse_name, words
+from alpheus.spark.files.schemas import quoted
+from alpheus.spark.files.writes import check_frame
 from alpheus.spark.streams import frames
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import quoted
 from alpheus.spark.tables.transaction import SparkTransaction
-from alpheus.spark.tables.writes import check_frame
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput

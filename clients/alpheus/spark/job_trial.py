@@ -16,13 +16,13 @@ from alpheus.feed.change_sets import CHANGE_COLUMNS
 from alpheus.pipeline.jobs import Job
 from alpheus.rows.plan import PlannedFile
 from alpheus.session.arguments import Name, parse_name
+from alpheus.spark.files.schemas import columns_of, fit_frame, quoted, schema_of_frame
+from alpheus.spark.files.writes import Staged
 from alpheus.spark.job_run import BaseRun
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
 from alpheus.spark.tables.row_changes import Hits, Match
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import columns_of, fit_frame, quoted, schema_of_frame
-from alpheus.spark.tables.writes import Staged
 from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput

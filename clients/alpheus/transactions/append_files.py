@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from alpheus.rows.cast import CastError
+from alpheus.rows.arrow.cast import CastError
+from alpheus.rows.arrow.input_data import cast_data
 from alpheus.rows.file_reader import BATCH_ROWS_MAX
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX, bad_data, write_files
 from alpheus.rows.foreign_file import locate, open_parquet, refuse_old_calendar, schema_of
-from alpheus.rows.input_data import cast_data
 from alpheus.rows.repeating import data_file_name
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.row_changes import store_segment

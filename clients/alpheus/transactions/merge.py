@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.cast import Caster, CastError
+from alpheus.rows.arrow.cast import Caster, CastError
+from alpheus.rows.arrow.input_data import arrow_of, cast_data
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX
-from alpheus.rows.input_data import arrow_of, cast_data
 from alpheus.transactions.row_changes import RowVerb
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column

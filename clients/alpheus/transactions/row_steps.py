@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from alpheus.rows.cast import CastError
+from alpheus.rows.arrow.cast import CastError
 from alpheus.rows.file_writer import bad_data
 from alpheus.rows.scan import Where, predicate_of
 from alpheus.transactions.core import TransactionCore

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.cast import Caster, CastError
+from alpheus.rows.arrow.cast import Caster, CastError
+from alpheus.rows.arrow.input_data import cast_data, check_value, without_missing
 from alpheus.rows.file_writer import PIECE_SIZE_BYTES_MAX
-from alpheus.rows.input_data import cast_data, check_value, without_missing
 from alpheus.transactions.row_changes import RowVerb, is_storable
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, TableDef

@@ -9,9 +9,9 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 import pyarrow as pa
 
-from alpheus.rows.cast import CastError
+from alpheus.rows.arrow.cast import CastError
+from alpheus.rows.arrow.input_data import arrow_of
 from alpheus.rows.file_writer import bad_data
-from alpheus.rows.input_data import arrow_of
 from alpheus.rows.scan import Where
 from alpheus.session.arguments import (
     AnyName,

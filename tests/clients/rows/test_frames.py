@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from alpheus import Catalog, aio
 from alpheus.errors import InvalidInput
 from alpheus.rows import scan as scan_module
-from alpheus.rows.cast import CastError
-from alpheus.rows.input_data import cast_data
+from alpheus.rows.arrow.cast import CastError
+from alpheus.rows.arrow.input_data import cast_data
 from alpheus_journal.tables.columns import columns_of_schema
 
 REMOTE = {

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import alpheus
 from alpheus import Catalog
 from alpheus.errors import InvalidInput
-from alpheus.rows.input_data import cast_data
-from alpheus.rows.layouts import is_plain, plain, plain_size
+from alpheus.rows.arrow.input_data import cast_data
+from alpheus.rows.arrow.layouts import is_plain, plain, plain_size
 from alpheus_journal.tables.columns import columns_of_schema
 
 # --- drawing ---------------------------------------------------------------------------------------

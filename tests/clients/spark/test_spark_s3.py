@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
-from alpheus.spark.tables.locations import bucket_of, set_up_store, task_place
+from alpheus.spark.files.locations import bucket_of, set_up_store, task_place
 from alpheus_journal.storage import open_storage
 
 ROWS = 200

@@ -23,7 +23,7 @@ import alpheus
 from alpheus.errors import Conflict, InvalidInput
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark import SparkCatalog
-from alpheus.spark.tables import schemas
+from alpheus.spark.files import schemas
 from alpheus.sync.portal import run
 from alpheus_journal.tables.parquet_footer import chunk_start
 

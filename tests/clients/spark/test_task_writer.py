@@ -19,8 +19,8 @@ import pytest
 from pyspark import cloudpickle
 
 from alpheus.rows import encoder
-from alpheus.spark.tables import task_writer, writes
-from alpheus.spark.tables.task_writer import Task
+from alpheus.spark.files import task_writer, writes
+from alpheus.spark.files.task_writer import Task
 
 SCHEMA = pa.schema(
     [

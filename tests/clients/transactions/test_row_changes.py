@@ -676,7 +676,7 @@ def test_files_lie_in_one_partition_and_are_in_order(
     data = [{"kind": "abc"[n % 5 % 3], "n": number, "pad": "x" * 50} for n, number in enumerate(numbers)]
     options = (file_writer.write_files.__kwdefaults__ or {}) | {"buffer_size_max": 40_000}
     monkeypatch.setattr(file_writer.write_files, "__kwdefaults__", options)
-    monkeypatch.setattr("alpheus.rows.input_data.SLICE_ROWS_MAX", 100)
+    monkeypatch.setattr("alpheus.rows.arrow.input_data.SLICE_ROWS_MAX", 100)
     catalog.append(name, data)
     files = catalog.scan(name).files
     assert 3 < len(files) < 40

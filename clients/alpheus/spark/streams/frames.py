@@ -20,9 +20,10 @@ from alpheus.feed.log import follow
 from alpheus.feed.table_range import range_of
 from alpheus.feed.trail import RowChange
 from alpheus.session.arguments import Name, When
-from alpheus.spark.tables import files, scan
+from alpheus.spark.files import file_scan
+from alpheus.spark.files.schemas import quoted
+from alpheus.spark.tables import scan
 from alpheus.spark.tables.lake import Lake, name_missing_files
-from alpheus.spark.tables.schemas import quoted
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.tables.data_file import DataFile
@@ -79,8 +80,8 @@ def _scan(
     label: str = "",
 ) -> DataFrame:
     """Return the rows of files; with `each`, only those of the change set. Its predicates may refer to columns that the
-    table no longer has. `label`: see `files.scan`."""
-    files.check_session(lake.spark)
+    table no longer has. `label`: see `file_scan.scan`."""
+    file_scan.check_session(lake.spark)
     hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
     return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
 

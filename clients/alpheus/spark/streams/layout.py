@@ -18,9 +18,9 @@ from alpheus.feed.table_stream import Slice
 from alpheus.models import Table, time_of
 from alpheus.rows.file_reader import FileReader, read_data_file
 from alpheus.rows.plan import Plan, PlannedFile
+from alpheus.spark.files.schemas import spark_schema
 from alpheus.spark.streams.frames import millis_of
 from alpheus.spark.streams.options import Feed
-from alpheus.spark.tables.schemas import spark_schema
 from alpheus.sync.portal import run
 from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.errors import InvalidInput

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from alpheus.aio import session_of, transaction_of_own
 from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
-from alpheus.rows.cast import Caster, CastError
+from alpheus.rows.arrow.cast import Caster, CastError
 from alpheus.rows.file_writer import bad_data, write_rows
 from alpheus.spark.streams.options import Options, Pinned, refused_table
 from alpheus.sync.portal import run

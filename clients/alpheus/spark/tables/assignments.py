@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.models import EPOCH
-from alpheus.spark.tables.schemas import quoted, spark_schema
+from alpheus.spark.files.schemas import quoted, spark_schema
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 

@@ -15,10 +15,11 @@ from alpheus.rows.file_reader import damaged_file
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.scan import choose_columns
 from alpheus.session.arguments import words
-from alpheus.spark.tables import files, scan
-from alpheus.spark.tables.files import Damaged
+from alpheus.spark.files import file_scan
+from alpheus.spark.files.file_scan import Damaged
+from alpheus.spark.files.schemas import quoted
+from alpheus.spark.tables import scan
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage
@@ -43,7 +44,7 @@ class Lake:
         """Return the rows of a table as `table` defines it. `made`: see `FileLists.of`."""
         require_native(table)
         wanted = None if columns is None else choose_columns(table, words("columns", columns))
-        files.check_session(self.spark)
+        file_scan.check_session(self.spark)
         df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
         return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
 
@@ -69,7 +70,7 @@ def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> 
     except Damaged as error:
         file, reason, cause = error.file, error.reason, None
     except (PySparkException, Py4JJavaError) as error:
-        path = files.find_missing(lake.storage, str(error))
+        path = file_scan.find_missing(lake.storage, str(error))
         if not path:
             raise
         file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error

@@ -10,9 +10,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from alpheus.spark.files.schemas import check_texts, quoted
+from alpheus.spark.files.writes import Staged
 from alpheus.spark.tables.row_changes import Hits, Match, Rows, check_updated, is_small
-from alpheus.spark.tables.schemas import check_texts, quoted
-from alpheus.spark.tables.writes import Staged
 from alpheus.transactions.merge import KEYS_MAX, Matched, Unmatched, check_choices
 from alpheus.transactions.merge import _values as values_of
 from alpheus.transactions.row_changes import Mode

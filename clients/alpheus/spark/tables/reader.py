@@ -11,9 +11,9 @@ from alpheus.catalog import Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
 from alpheus.session.arguments import Name
+from alpheus.spark.files.schemas import quoted
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import quoted
 from alpheus_journal.errors import InvalidInput
 
 

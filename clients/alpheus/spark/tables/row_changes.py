@@ -24,7 +24,10 @@ from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_reader import ListedFile
 from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.session.arguments import Name, parse_name
-from alpheus.spark.tables import files, scan, writes
+from alpheus.spark.files import file_scan, writes
+from alpheus.spark.files.schemas import check_texts, fit_frame, quoted
+from alpheus.spark.files.writes import Staged
+from alpheus.spark.tables import scan
 from alpheus.spark.tables.assignments import (
     DATA_EXCEPTION,
     SHOWN_MAX,
@@ -36,8 +39,6 @@ from alpheus.spark.tables.assignments import (
 )
 from alpheus.spark.tables.lake import Lake
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import check_texts, fit_frame, quoted
-from alpheus.spark.tables.writes import Staged
 from alpheus.sync.portal import run
 from alpheus.transactions.compaction import CompactionPlan, choose_groups, describe_group
 from alpheus.transactions.row_changes import CHANGE_TYPE, Mode, is_rewritten
@@ -104,7 +105,7 @@ class Rows:
             raise InvalidInput(
                 "the table is an Iceberg table", kind="not_native", hint="write it through Iceberg"
             )
-        files.check_session(lake.spark)
+        file_scan.check_session(lake.spark)
         found = lake.lists.with_sequences(self.table.id, self.table.segments, core_of(tx).overlay.segment)
         places = (segment for segment in self.table.segments for _ in range(segment.file_count))
         self.listed = [ListedFile(place, *at) for place, at in zip(places, found, strict=True)]
@@ -120,7 +121,7 @@ class Rows:
 
     def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
         """Return the rows of files that were just written."""
-        return files.scan(self._lake.spark, self._lake.storage, columns or self.table.columns, found)
+        return file_scan.scan(self._lake.spark, self._lake.storage, columns or self.table.columns, found)
 
     def find_hits(self, match: Match) -> Hits:
         """Find the files with rows that change. Runs one query, over the files whose statistics do not decide."""
@@ -151,7 +152,7 @@ class Rows:
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
         """Run a frame into files that only this transaction reads."""
-        files.check_session(df.sparkSession)
+        file_scan.check_session(df.sparkSession)
         return writes.write(
             fit_frame(df, columns),
             self._lake.storage,

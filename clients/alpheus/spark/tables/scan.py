@@ -20,9 +20,9 @@ from pyspark.sql import functions as f
 
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decode_predicate, plan
-from alpheus.spark.tables import files
-from alpheus.spark.tables.column_names import read_footer_of
-from alpheus.spark.tables.schemas import quoted
+from alpheus.spark.files import file_scan
+from alpheus.spark.files.column_names import read_footer_of
+from alpheus.spark.files.schemas import quoted
 from alpheus.where.conditions import as_predicate
 from alpheus.where.engine_sql import spark_sql
 from alpheus_journal.errors import NotFound
@@ -89,7 +89,7 @@ def condition(where: Predicate, columns: Sequence[Column]) -> str:
 def visible_rows(
     spark: SparkSession, storage: Storage, table: TableDef, chosen: Sequence[PlannedFile], label: str = ""
 ) -> DataFrame:
-    """Return all rows of planned files that are not deleted. `label`: see `files.scan`."""
+    """Return all rows of planned files that are not deleted. `label`: see `file_scan.scan`."""
     columns = table.columns
     groups: _Groups = {}
     for each in chosen:
@@ -105,10 +105,10 @@ def visible_rows(
         ]
     else:
         bare = [file for file, _ in groups.pop((), ((), []))[1]]
-        frames = [files.scan(spark, storage, columns, bare, label=label)] if bare else []
+        frames = [file_scan.scan(spark, storage, columns, bare, label=label)] if bare else []
         frames.append(_scan_by_sequence(spark, storage, table, groups, label))
     if not frames:
-        return files.scan(spark, storage, columns, [], label=label)
+        return file_scan.scan(spark, storage, columns, [], label=label)
     return functools.reduce(DataFrame.union, frames)
 
 
@@ -123,13 +123,13 @@ def without_hidden(
 ) -> DataFrame:
     """Return the rows of files for which no predicate of `hidden` is TRUE, and `chosen` is TRUE (None means all).
 
-    The predicates may refer to columns that were dropped. `label`: see `files.scan`.
+    The predicates may refer to columns that were dropped. `label`: see `file_scan.scan`.
     """
     if not hidden and chosen is None:
-        return files.scan(spark, storage, columns, found, label=label)
+        return file_scan.scan(spark, storage, columns, found, label=label)
     asked = (*hidden, *(() if chosen is None else (chosen,)))
     reading = _Reading(storage, columns, found, asked)
-    df = files.scan(spark, storage, reading.columns, found, label=label)
+    df = file_scan.scan(spark, storage, reading.columns, found, label=label)
     if hidden:
         df = df.where(f"NOT ({reading.any_of(hidden)})")
     if chosen is not None:
@@ -188,7 +188,7 @@ def _scan_by_sequence(
             }
         )
     )
-    df = files.scan(spark, storage, reading.columns, data, label=_FILE)
+    df = file_scan.scan(spark, storage, reading.columns, data, label=_FILE)
     lost = f.raise_error(f.concat(f.lit("Spark read a file that was not requested: "), f.col(_FILE)))
     df = df.join(f.broadcast(labels), _FILE, "left")
     df = df.withColumn(_SEQUENCE, f.coalesce(_SEQUENCE, lost.cast("bigint"))).where(shown)
@@ -288,11 +288,11 @@ def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> 
     never moves. Return nothing when no file has the column: then its place does not matter."""
     for file in found:
         if number in file.value_counts:
-            files.check_files(storage, [file])
+            file_scan.check_files(storage, [file])
             try:
                 schema = read_footer_of(storage, file).schema.to_arrow_schema()
             except NotFound:
-                raise files.Damaged(file, "is missing") from None
+                raise file_scan.Damaged(file, "is missing") from None
             return _path_to(schema, number) or ()
     return ()
 

@@ -15,13 +15,13 @@ from pyspark.sql import types as t
 from alpheus.catalog import Transaction, core_of
 from alpheus.models import Commit
 from alpheus.session.arguments import Name, parse_name
+from alpheus.spark.files import writes
+from alpheus.spark.files.schemas import check_texts, columns_of, schema_of_frame
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
-from alpheus.spark.tables import writes
 from alpheus.spark.tables.assignments import spark_reason
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
-from alpheus.spark.tables.schemas import check_texts, columns_of, schema_of_frame
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched

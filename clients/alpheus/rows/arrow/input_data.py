@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from alpheus.rows.cast import Caster, CastError, column_error, fields_of, not_plain_error
-from alpheus.rows.layouts import FAILURES, plain_size
+from alpheus.rows.arrow.cast import Caster, CastError, column_error, fields_of, not_plain_error
+from alpheus.rows.arrow.layouts import FAILURES, plain_size
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
 from alpheus_journal.model.type_names import type_text

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.layouts import FAILURES, list_offsets, plain
+from alpheus.rows.arrow.layouts import FAILURES, list_offsets, plain
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.type_names import type_text
 from alpheus_journal.tables.columns import (

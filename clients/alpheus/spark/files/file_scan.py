@@ -18,10 +18,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
-from alpheus.spark.tables.column_names import read_names, rename_columns
-from alpheus.spark.tables.file_index import read_listed
-from alpheus.spark.tables.locations import hadoop_path, is_connect, is_local
-from alpheus.spark.tables.schemas import adapt_scan, spark_schema
+from alpheus.spark.files.column_names import read_names, rename_columns
+from alpheus.spark.files.file_index import read_listed
+from alpheus.spark.files.locations import hadoop_path, is_connect, is_local
+from alpheus.spark.files.schemas import adapt_scan, spark_schema
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
 from alpheus_journal.predicate import FLOATS, leaf_paths

@@ -28,11 +28,11 @@ from pyspark.sql import functions as f
 from alpheus.rows import encoder
 from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark.tables import task_writer
-from alpheus.spark.tables.files import check_session
-from alpheus.spark.tables.locations import task_place
-from alpheus.spark.tables.schemas import NOT_UTF8, arrow_schema, fit_frame, order_of, partition_key
-from alpheus.spark.tables.task_writer import Task
+from alpheus.spark.files import task_writer
+from alpheus.spark.files.file_scan import check_session
+from alpheus.spark.files.locations import task_place
+from alpheus.spark.files.schemas import NOT_UTF8, arrow_schema, fit_frame, order_of, partition_key
+from alpheus.spark.files.task_writer import Task
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities

@@ -18,7 +18,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
-from alpheus.spark.tables.locations import is_connect
+from alpheus.spark.files.locations import is_connect
 from alpheus_journal.errors import InvalidInput
 
 _BLOCK_SIZE_BYTES = 64 << 20

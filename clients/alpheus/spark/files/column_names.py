@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from alpheus.spark.tables.schemas import quoted
+from alpheus.spark.files.schemas import quoted
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
