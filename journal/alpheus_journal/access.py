@@ -128,6 +128,14 @@ class Access(Protocol):
         """
         ...
 
+    async def find_commit_of_key(self, key: str) -> Committed | None:
+        """Return the commit with an idempotency key, or None when no kept version has the key.
+
+        The call writes nothing, and finds every commit that was acknowledged before it. After None, a commit that was
+        sent earlier and has no answer yet may still come. Raises InvalidInput for a key that no commit can have.
+        """
+        ...
+
     def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
         """Yield the differences between two versions, in key order. The diff is structural: its cost grows with the
         difference. `before` may be the newer version. With `details`, include the definitions before and after."""

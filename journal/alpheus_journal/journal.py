@@ -24,7 +24,7 @@ from alpheus_journal.commit.committer import (
     Committer,
     Observer,
 )
-from alpheus_journal.commit.idempotency import cancelled_outcome, perhaps_expired_error
+from alpheus_journal.commit.idempotency import cancelled_outcome, check_key, perhaps_expired_error
 from alpheus_journal.commit.saved_transactions import SavedTransactions, check_transaction_id
 from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.create_catalog import create_catalog
@@ -725,6 +725,11 @@ class Journal:
             raise perhaps_expired_error(transaction_id, gap)
         # A cancelled transaction cannot commit later, but it may have committed earlier, in an expired version.
         return Outcome(state="unknown") if found.state == "cancelled" and gap is not None else found
+
+    async def find_commit_of_key(self, key: str) -> Committed | None:
+        check_key(key)
+        await self.refresh()
+        return await self._committer.retries.find_commit_of_key(key)
 
     async def settle(
         self,

@@ -324,6 +324,10 @@ class RemoteAccess:
         )
         return wire.decode_outcome(await self._call(self._stub.GetOutcome, request), transaction_id)
 
+    async def find_commit_of_key(self, key: str) -> Committed | None:
+        reply = await self._call(self._stub.GetOutcome, pb.GetOutcomeRequest(key=key))
+        return wire.decode_outcome(reply, "").commit
+
     # -- streams
 
     async def events(

@@ -21,7 +21,6 @@ from alpheus_journal.access import Access
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
-    Conflict,
     Exhausted,
     InvalidInput,
     NotFound,
@@ -31,7 +30,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import At, Committed, Latest, Loaded, Page
-from alpheus_journal.model.operations import DropSubscription, Operation, Transaction
+from alpheus_journal.model.operations import Operation, Transaction
 from alpheus_journal.storage import Storage
 
 T = TypeVar("T")
@@ -325,26 +324,12 @@ class Session:
         return commit_of(await self.commit(transaction))
 
     async def find_commit_of_key(self, key: str) -> Commit | None:
-        """Return the commit with an idempotency key, or None when no kept version has the key. The call finds every
-        commit that was acknowledged before it, and writes nothing. Raises Unavailable.
-
-        The protocol has no such request. So the call commits an operation that can never succeed: when the key is in
-        the log, the answer is the key's commit, and nothing is executed.
-        """
-        begin = await self.resolve(None)
-        probe = Transaction(
-            id=self.identities.uuid7(),
-            begin_version=begin.version,
-            operations=(DropSubscription(name=f"none-{self.identities.uuid4()}"),),
-            principal=self.principal,
-            key=key,
-        )
-        try:
-            return commit_of(await self.commit(probe))
-        except (NotFound, Conflict):
+        """Return the commit with an idempotency key, or None; see `Access.find_commit_of_key`. Raises Unavailable."""
+        found = await self.call("look for an idempotency key", lambda: self.access.find_commit_of_key(key))
+        if found is None:
             return None
-        except OutcomeUnknown as error:  # the operation changes nothing in any case
-            raise Unavailable(f"it is unknown whether key {key!r} has committed: {error.message}") from None
+        self.note(found.token)  # later reads see this version or newer ones
+        return commit_of(found)
 
     async def _commit(self, transaction: Transaction) -> Committed:
         retry = self.retry_policy.start()

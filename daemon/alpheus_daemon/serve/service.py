@@ -228,6 +228,8 @@ class CatalogService:
 
     async def _get_outcome(self, data: bytes) -> bytes:
         request = parse(pb.GetOutcomeRequest, data)
+        if request.key:
+            return await self._find_commit_of_key(request)
         _bind_transaction(request.transaction_id)
         check_transaction_id(request.transaction_id)
         since = request.since_version if request.HasField("since_version") else None
@@ -237,6 +239,14 @@ class CatalogService:
             outcome = await self._journal.outcome(
                 request.transaction_id, since=since, certain=request.certain
             )
+        return wire.encode_outcome(outcome).SerializeToString()
+
+    async def _find_commit_of_key(self, request: pb.GetOutcomeRequest) -> bytes:
+        others = [field.name for field, _ in request.ListFields() if field.name != "key"]
+        if others:
+            raise InvalidInput(f"a request for the outcome of a key must not have {', '.join(others)}")
+        commit = await self._journal.find_commit_of_key(request.key)
+        outcome = Outcome(state="unknown" if commit is None else "committed", commit=commit)
         return wire.encode_outcome(outcome).SerializeToString()
 
     # --- distributed transactions

@@ -57,7 +57,7 @@ Load = Callable[[Sequence[ObjectName]], Awaitable[Sequence[StoredObject | None]]
 def check_retry_keys(transaction: Transaction) -> None:
     """Refuse a retry key or a writer that cannot be recorded. Raises InvalidInput."""
     if transaction.key:
-        _check_text(transaction.key, "a retry key", KEY_SIZE_BYTES_MAX)
+        check_key(transaction.key)
     writer = transaction.writer
     if writer is None:
         return
@@ -73,6 +73,13 @@ def check_retry_keys(transaction: Transaction) -> None:
             f"writer {writer.name}: transaction {transaction.id} writes no rows, so no table can record its sequence",
             hint="give a writer only to transactions that write rows; use a retry key for others",
         )
+
+
+def check_key(key: str) -> None:
+    """Refuse an idempotency key that cannot be recorded. Raises InvalidInput."""
+    if not key:
+        raise InvalidInput("a retry key must not be empty")
+    _check_text(key, "a retry key", KEY_SIZE_BYTES_MAX)
 
 
 def _check_text(text: str, what: str, size_max: int) -> None:
@@ -207,13 +214,8 @@ class Retries:
             if isinstance(before, Committed | InvalidInput):
                 return before
             answer = before or answer
-        if transaction.key:
-            found = await self._follower.find_by_key(transaction.key)
-            if found is not None:
-                version, recorded = found
-                # A key expires with its version, even while this process remembers the key.
-                with contextlib.suppress(Expired):
-                    return await self.recorded_answer(recorded, await self._follower.recorded_event(version))
+        if transaction.key and (found := await self.find_commit_of_key(transaction.key)) is not None:
+            return found
         if transaction.writer is not None:
             committed = await self._answer_from_writer(transaction, load)
             if committed is not None:
@@ -391,6 +393,16 @@ class Retries:
             token=event.token,
             duplicate=True,
         )
+
+    async def find_commit_of_key(self, key: str) -> Committed | None:
+        """Return the recorded answer of the last kept transaction with an idempotency key, up to the known head."""
+        found = await self._follower.find_by_key(key)
+        if found is not None:
+            version, recorded = found
+            # A key expires with its version, even while this process remembers the key.
+            with contextlib.suppress(Expired):
+                return await self.recorded_answer(recorded, await self._follower.recorded_event(version))
+        return None
 
     async def recorded_answer(self, recorded: RecordedTransaction, event: Event) -> Committed:
         """Return the recorded answer of a transaction of `event`."""

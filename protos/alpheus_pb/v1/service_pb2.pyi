@@ -371,16 +371,18 @@ class LogResponse(_message.Message):
     def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., transaction: _Optional[_Union[RecordedTransaction, _Mapping]] = ...) -> None: ...
 
 class GetOutcomeRequest(_message.Message):
-    __slots__ = ("transaction_id", "since_version", "settle", "certain")
+    __slots__ = ("transaction_id", "since_version", "settle", "certain", "key")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_VERSION_FIELD_NUMBER: _ClassVar[int]
     SETTLE_FIELD_NUMBER: _ClassVar[int]
     CERTAIN_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     since_version: int
     settle: bool
     certain: bool
-    def __init__(self, transaction_id: _Optional[str] = ..., since_version: _Optional[int] = ..., settle: bool = ..., certain: bool = ...) -> None: ...
+    key: str
+    def __init__(self, transaction_id: _Optional[str] = ..., since_version: _Optional[int] = ..., settle: bool = ..., certain: bool = ..., key: _Optional[str] = ...) -> None: ...
 
 class GetOutcomeResponse(_message.Message):
     __slots__ = ("state", "commit", "begin_version")

@@ -274,6 +274,25 @@ async def test_settling_goes_through_the_writer(daemon: Daemon, client: Client) 
     assert caught.value.kind == "id_cancelled"
 
 
+async def test_a_key_is_looked_for_without_a_commit(daemon: Daemon, client: Client) -> None:
+    asked = msgspec.structs.replace(transaction(namespace("keyed")), key="load-1")
+    request = pb.GetOutcomeRequest(key="load-1")
+    assert wire.decode_outcome(await client.call("GetOutcome", request), "").state == "unknown"
+    assert daemon.journal.head.version == 0, "the call writes nothing"
+    committed = await client.commit(asked)
+    await client.commit(transaction(namespace("later")))
+    found = wire.decode_outcome(await client.call("GetOutcome", request), "")
+    assert found.commit == msgspec.structs.replace(committed, duplicate=True)
+    for wrong in (
+        pb.GetOutcomeRequest(key="load-1", transaction_id=asked.id),
+        pb.GetOutcomeRequest(key="load-1", settle=True),
+        pb.GetOutcomeRequest(key="k" * 2000),
+        pb.GetOutcomeRequest(),
+    ):
+        with pytest.raises(InvalidInput):
+            await client.call("GetOutcome", wrong)
+
+
 async def test_settling_and_committing_at_once_agree(daemon: Daemon, client: Client) -> None:
     """A settling call and a commit agree, whether they are sent one after the other, staggered or concurrently."""
     states = []

@@ -106,6 +106,23 @@ def is_repeat_of(answer: object, first: Committed) -> bool:
 # --- key -------------------------------------------------------------------------------------------
 
 
+async def test_a_commit_is_found_by_its_key() -> None:
+    ponds = await Ponds.make()
+    assert await ponds.journal.find_commit_of_key("k") is None
+    committed = await ponds.journal.commit(await ponds.transaction(T, key="k"))
+    await ponds.journal.commit(await ponds.transaction(U))
+    other = await ponds.lake.open()
+    for journal in (ponds.journal, other):
+        assert await journal.find_commit_of_key("k") == msgspec.structs.replace(committed, duplicate=True)
+        assert await journal.find_commit_of_key("other") is None
+    late = await ponds.journal.commit(await ponds.transaction(T, key="late"))
+    found = await other.find_commit_of_key("late")
+    assert found == msgspec.structs.replace(late, duplicate=True), "a look begins with the newest version"
+    for wrong, words in (("", "must not be empty"), ("k" * 2000, "at most"), ("\ud800", "surrogate")):
+        with pytest.raises(InvalidInput, match=words):
+            await ponds.journal.find_commit_of_key(wrong)
+
+
 async def test_the_first_with_a_key_wins_whatever_its_files(ponds: Ponds) -> None:
     first = await ponds.journal.commit(await ponds.transaction(T, key="dag/1"))
     assert not first.duplicate
