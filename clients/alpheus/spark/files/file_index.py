@@ -10,6 +10,8 @@ has no JVM in this process, so there Spark asks the store for each path itself.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,21 +57,12 @@ def _relation(
     sources = jvm.org.apache.spark.sql.execution.datasources
     none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
     java_schema = session.parseDataType(schema.json())
-    # Each name that Py4J looks up is a call, so nothing is looked up in the loop.
-    split = jvm.java.util.regex.Pattern.compile("\0").split
-    paths = list(
-        jvm.org.apache.hadoop.util.StringUtils.stringToPath(split("\0".join(path for path, _ in files)))
-    )
-    status, new_array = jvm.org.apache.hadoop.fs.FileStatus, jvm.java.lang.reflect.Array.newInstance
-    kind = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
+    root = jvm.org.apache.hadoop.fs.Path(_root_of(files))
     cache = sources.SharedInMemoryCache(_NO_LIMIT, -1).createForNewClient()
-    for path, (_, size) in zip(paths, files, strict=True):
-        leaves = new_array(kind, 1)
-        leaves[0] = status(size, False, 1, _BLOCK_SIZE_BYTES, 0, path)
-        cache.putLeafFiles(path, leaves)
-    roots = jvm.scala.jdk.javaapi.CollectionConverters.asScala(paths).toSeq()
-    empty = getattr(jvm.scala.collection.immutable, "Map$").__getattr__("MODULE$").empty()
-    index = sources.InMemoryFileIndex(session, roots, empty, none, cache, none, none)
+    cache.putLeafFiles(root, _statuses(jvm, files))
+    roots = jvm.scala.jdk.javaapi.CollectionConverters.asScala([root]).toSeq()
+    is_flat = _scala_map(jvm, {"recursiveFileLookup": "true"})  # no partitions in the names of folders
+    index = sources.InMemoryFileIndex(session, roots, is_flat, none, cache, none, none)
     if index.allFiles().size() != len(files) or index.sizeInBytes() != sum(size for _, size in files):
         raise InvalidInput("Spark lists other files than the catalog does", kind="not_supported")
     relation = sources.HadoopFsRelation(
@@ -84,6 +77,53 @@ def _relation(
     plan = getattr(sources, "LogicalRelation$").__getattr__("MODULE$").apply(relation, False)
     frame = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan)
     return DataFrame(frame, spark)
+
+
+def _root_of(files: Sequence[tuple[str, int]]) -> str:
+    """Return a folder that stands for exactly these files. Spark takes two indexes with the same roots for equal, and
+    may then read one in place of the other."""
+    digest = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+    return f"{files[0][0].rpartition('/')[0]}/listed-{digest}"
+
+
+def _statuses(jvm: Any, files: Sequence[tuple[str, int]]) -> Any:
+    """Return the Java array of a FileStatus for each file, made by few calls, whatever the number of files.
+
+    Hadoop reads the array from its own serialized form: a count, then each status as a length and a FileStatusProto.
+    """
+    data = b"".join((struct.pack(">i", len(files)), *(_encode_status(*file) for file in files)))
+    kind = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
+    found = jvm.org.apache.hadoop.io.ArrayWritable(kind)
+    found.readFields(jvm.java.io.DataInputStream(jvm.java.io.ByteArrayInputStream(data)))
+    statuses = jvm.java.lang.reflect.Array.newInstance(kind, len(files))
+    jvm.java.lang.System.arraycopy(found.get(), 0, statuses, 0, len(files))
+    return statuses
+
+
+def _encode_status(path: str, size: int) -> bytes:
+    """Return the length and the FileStatusProto (Hadoop's FSProtos.proto) of a file."""
+    name = path.encode()
+    message = b"".join(
+        (
+            b"\x08\x02\x12",  # file type: a file; path
+            _varint(len(name)),
+            name,
+            b"\x18",  # length
+            _varint(size),
+            b"\x50\x01\x58",  # one replica; block size
+            _varint(_BLOCK_SIZE_BYTES),
+        )
+    )
+    return struct.pack(">i", len(message)) + message
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
 
 
 def _scala_map(jvm: Any, values: Mapping[str, str]) -> Any:
