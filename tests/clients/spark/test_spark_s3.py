@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from alpheus_test_servers import S3Server
 from pyspark.sql import DataFrame, SparkSession
@@ -144,6 +145,21 @@ def lose_a_file(lake: SparkCatalog, s3_server: S3Server) -> None:
     with s3_server.client() as s3:
         s3.delete_object(Bucket=s3_server.bucket, Key=key)
     with pytest.raises(Exception, match=first.path.rpartition("/")[2]):
+        lake.read("s.t").count()
+
+
+@pytest.mark.parametrize("rows", [1, 40_000], ids=["shorter", "longer"])
+def test_a_file_of_another_size_is_not_read(lake: SparkCatalog, s3_server: S3Server, rows: int) -> None:
+    """What another program stored at the path of a file is an error. Its rows never come as the table's."""
+    lake.create_table("s.t", frame(lake.spark))
+    table = lake.catalog.load_table("s.t").definition
+    [first, *_] = lake.lists.of(table.id, table.segments)
+    key = unquote(lake.storage.uri(first.path)).removeprefix(f"s3://{s3_server.bucket}/")
+    other = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": [*range(rows)]}), other)
+    with s3_server.client() as s3:
+        s3.put_object(Bucket=s3_server.bucket, Key=key, Body=other.getvalue().to_pybytes())
+    with pytest.raises(Exception, match=r"(?i)parquet|eof|footer|size|length"):
         lake.read("s.t").count()
 
 
