@@ -193,7 +193,7 @@ class Journal:
         await self.storage.close()
 
     async def detach(self) -> None:
-        """End the background work of this object. The store stays open, and no hint is written. Idempotent."""
+        """End the background work of this object. The store stays open, and no further hint is written. Idempotent."""
         task, self._hint_task = self._hint_task, None
         if task is not None:
             task.cancel()
@@ -592,9 +592,18 @@ class Journal:
         return self._committer.is_settled
 
     async def _hint_later(self) -> None:
-        await self._clock.sleep(HINT_INTERVAL_SECONDS)
+        """Write the hint after an interval, and again as long as versions come meanwhile."""
+        while True:
+            await self._clock.sleep(HINT_INTERVAL_SECONDS)
+            writing = asyncio.ensure_future(self._write_hint())
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await writing  # a thread of the store may be writing, and must not overwrite a later hint
+                raise
+            if self.head.version == self._hint_version or self.follower.is_replaced or self.doubt is not None:
+                break
         self._hint_task = None
-        await self._write_hint()
 
     async def _write_hint(self) -> None:
         version = self.head.version

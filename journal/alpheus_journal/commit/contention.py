@@ -29,9 +29,9 @@ RUN_TURNS = 4.0
 RECENT_VERSIONS = 8
 CONTENDED_TURNS = 2.0
 WAIT_SECONDS_MAX = 5.0
-REQUESTS = 5
-"""Requests that a loser makes one after another: its lost root, the root that won, the look for a later root, its
-files, and its next root."""
+REQUESTS = 6
+"""Requests that a loser makes one after another: its lost root, the look whether a root won, that root, the look for a
+later root, its files, and its next root."""
 SMOOTHING = 0.2
 FIRST_SECONDS_MAX = 0.2
 """Bound on the duration that the first root counts for, because that root may wait for a connection."""

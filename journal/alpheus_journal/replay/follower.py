@@ -16,7 +16,7 @@ import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -216,13 +216,11 @@ class Follower:
                 elif now > self._verified_at + HEAD_VERIFIED_SECONDS:
                     await self.verify_head()
                 return
-            if await self._await_own(version):
+            if await self._await_own(version) or self.head.version >= version:
                 continue
-            if not is_verified:
-                await self.verify_head()
-                is_verified = True
             try:
-                await self.take(version, 1 if self._is_own(version) else at_once)
+                await self.take(version, 1 if self._is_own(version) else at_once, verify=not is_verified)
+                is_verified = True
             except Expired:
                 await self._jump()
             except Corrupt as error:
@@ -383,8 +381,9 @@ class Follower:
         """Return whether this process is publishing `version`."""
         return self._own is not None and self._own[0] == version
 
-    async def take(self, version: int, count: int = 1) -> None:
+    async def take(self, version: int, count: int = 1, *, verify: bool = False) -> None:
         """Read and accept `version`, which must exist and follow the head, and up to `count` - 1 versions after it.
+        With `verify`, verify the head meanwhile; nothing is accepted when its slot does not hold it (`verify_head`).
 
         Reading several versions takes as many rounds of requests as reading one. A follower that reads versions one by
         one never catches up with a writer whose requests are as fast. Does nothing when `version` was accepted
@@ -393,9 +392,15 @@ class Follower:
         head = self.head
         if version != head.version + 1:
             return
-        roots = await _gather_until_failure(
-            [self.log.read(number) for number in range(version, version + count)]
-        )
+        reading = _gather_until_failure([self.log.read(number) for number in range(version, version + count)])
+        if verify:
+            verified, read = await asyncio.gather(self.verify_head(), reading, return_exceptions=True)
+            for failure in (verified, read):
+                if isinstance(failure, BaseException):
+                    raise failure
+            roots = cast("list[Root]", read)
+        else:
+            roots = await reading
         before = [(head.root, head.catalog_def), *((root.node, root.catalog_def) for root in roots)]
         records = await _gather_until_failure(
             [self.record_of(root, *before) for root, before in zip(roots, before, strict=False)]

@@ -159,9 +159,8 @@ def apply(state: State, operation: Operation, transaction_id: str, past: Mapping
             if operation.expected_pipeline_id is not None:
                 need((operation.expected_pipeline_id == "") == (name not in state), f"{name} is another")
             former = operation.former_job or operation.job
-            need(
-                former == operation.job or (former in jobs and operation.job not in jobs), "not to be renamed"
-            )
+            is_renamed = former in jobs and operation.job not in jobs
+            need(not operation.former_job or is_renamed, "not to be renamed")
             need(jobs.get(former, "") == operation.expected_transaction_id, f"{name} has moved")
             rest = {job: id for job, id in jobs.items() if job != operation.former_job}
             new[name] = Thing(jobs=rest | {operation.job: transaction_id})

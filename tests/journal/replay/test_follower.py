@@ -160,10 +160,10 @@ async def test_who_is_far_behind_reads_many_at_once() -> None:
     rounds = 0
     take = reader.follower.take
 
-    async def counted(version: int, count: int = 1) -> None:
+    async def counted(version: int, count: int = 1, *, verify: bool = False) -> None:
         nonlocal rounds
         rounds += 1
-        await take(version, count)
+        await take(version, count, verify=verify)
 
     reader.follower.take = counted  # type: ignore[method-assign]
     assert (await reader.refresh()).version == 40
