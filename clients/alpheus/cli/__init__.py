@@ -11,6 +11,7 @@ from alpheus.cli import (
     pipelines,
     repairs,
     rows,
+    spark_sessions,
     subscriptions,
     transactions,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "pipelines",
     "repairs",
     "rows",
+    "spark_sessions",
     "subscriptions",
     "transactions",
 ]

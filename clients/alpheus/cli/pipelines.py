@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -26,6 +24,7 @@ from alpheus.cli.frame import (
     pass_settings,
     print_names,
 )
+from alpheus.cli.spark_sessions import conf_option, open_lake
 from alpheus.pipeline import declarations, positions
 from alpheus_journal.errors import NotFound
 
@@ -95,24 +94,6 @@ def _find_name(catalog: Catalog, reference: str) -> str:
     return reference
 
 
-@contextlib.contextmanager
-def _open_lake(settings: Settings, name: str) -> Iterator[Any]:
-    """Open the catalog with a Spark session of this process. Nothing else in the command line uses Spark."""
-    try:
-        from alpheus.spark import SparkCatalog, session
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"Spark is not installed ({error.name} is missing): run pip install 'alpheus[spark]'"
-        ) from error
-    with settings.catalog() as catalog:
-        with output.show_waiting("starting Spark"):
-            spark = session(name)
-        try:
-            yield SparkCatalog(spark, catalog)
-        finally:
-            spark.stop()
-
-
 def _check_jobs(found: declared.Pipeline, jobs: tuple[str, ...]) -> tuple[str, ...] | None:
     """Check, before Spark starts, that the named jobs exist. Return None for all jobs."""
     for name in jobs:
@@ -164,6 +145,7 @@ def _given_flags(adopt: bool, from_now: bool) -> dict[str, Any]:
 @job_option
 @param_option
 @adopt_options
+@conf_option
 @pass_settings
 def pipeline_run(
     settings: Settings,
@@ -173,6 +155,7 @@ def pipeline_run(
     params: tuple[tuple[str, str], ...],
     adopt: bool,
     from_now: bool,
+    conf: tuple[tuple[str, str], ...],
 ) -> int:
     """Call every job of a pipeline that has work once. Needs Spark.
 
@@ -188,7 +171,7 @@ def pipeline_run(
     given = mapping(params)
     found = _import_pipeline(reference)
     chosen = _check_jobs(found, jobs)
-    with _open_lake(settings, found.name) as lake:
+    with open_lake(settings, found.name, conf) as lake:
         results = found.run(lake, given, full_refresh, chosen, **_given_flags(adopt, from_now))
     states = {result.state for result in results}
     status = (
@@ -209,6 +192,7 @@ def pipeline_run(
 @job_option
 @param_option
 @adopt_options
+@conf_option
 @pass_settings
 def pipeline_serve(
     settings: Settings,
@@ -217,6 +201,7 @@ def pipeline_serve(
     params: tuple[tuple[str, str], ...],
     adopt: bool,
     from_now: bool,
+    conf: tuple[tuple[str, str], ...],
 ) -> None:
     """Call jobs whenever their inputs change. Needs Spark.
 
@@ -226,7 +211,7 @@ def pipeline_serve(
     given = mapping(params)
     found = _import_pipeline(reference)
     chosen = _check_jobs(found, jobs)
-    with _open_lake(settings, found.name) as lake:
+    with open_lake(settings, found.name, conf) as lake:
         found.serve(
             lake,
             given,

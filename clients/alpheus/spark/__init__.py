@@ -21,12 +21,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alpheus.spark.catalog import SparkCatalog, session
+    from alpheus.spark.catalog import SparkCatalog, doctor, session
+    from alpheus.spark.files.probe import Problem, Report, Worker
     from alpheus.spark.jars import Jar, Packages, packages
     from alpheus.spark.tables.reader import PinnedReader
     from alpheus.spark.tables.transaction import SparkTransaction
 
-__all__ = ["Jar", "Packages", "PinnedReader", "SparkCatalog", "SparkTransaction", "packages", "session"]
+__all__ = [
+    "Jar",
+    "Packages",
+    "PinnedReader",
+    "Problem",
+    "Report",
+    "SparkCatalog",
+    "SparkTransaction",
+    "Worker",
+    "doctor",
+    "packages",
+    "session",
+]
 
 
 def __getattr__(name: str) -> Any:

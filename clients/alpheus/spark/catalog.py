@@ -25,7 +25,9 @@ from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.session.leases import lease_millis
 from alpheus.spark.files import file_scan, writes
 from alpheus.spark.files.locations import is_connect, set_up_store
+from alpheus.spark.files.probe import Problem, Report, probe, report_of
 from alpheus.spark.files.schemas import check_fits, quoted
+from alpheus.spark.jars import packages
 from alpheus.spark.java import use_java
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.streams import frames
@@ -48,17 +50,30 @@ from alpheus_journal.urls import redact_url
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 1000
+JAR_SETTINGS = {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"}
 HELD_VERSIONS_MAX = 16
 """The greatest number of versions that a SparkCatalog leases: the last ones from which frames were made."""
 
 
-def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
+def session(
+    name: str = "alpheus",
+    cores: int = 2,
+    settings: Mapping[str, str] | None = None,
+    catalog: Catalog | str | None = None,
+) -> SparkSession:
     """Return a Spark session in this process, for trials and small pipelines, with a suitable Java.
 
     A failed task (a Python worker that died, for example) is retried three times, which Spark's plain local mode does
     not do. A session that already runs is returned unchanged.
+
+    `catalog` is the catalog that the session is for, or the URL of its storage. For a catalog on S3, Spark downloads
+    the jars of `packages()` at the start, unless `settings` name jars.
     """
     use_java()
+    chosen = dict(settings or {})
+    url = catalog.storage().url if isinstance(catalog, Catalog) else catalog or ""
+    if url.startswith("s3:") and not chosen.keys() & JAR_SETTINGS:
+        chosen = packages().settings | chosen
     builder = (
         SparkSession.builder.master(f"local[{cores},4]")
         .appName(name)
@@ -69,9 +84,27 @@ def session(name: str = "alpheus", cores: int = 2, settings: Mapping[str, str] |
         .config("spark.sql.shuffle.partitions", str(cores))
         .config("spark.sql.session.timeZone", "UTC")
     )
-    for key, value in (settings or {}).items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def doctor(spark: SparkSession, catalog: Catalog | str) -> Report:
+    """Return what a look at a session and a catalog found: jars, Python, pyarrow, endpoint, credentials, clocks, and
+    whether driver and workers see the same data (`alpheus spark doctor`).
+
+    Small files are stored below `data/selftest/` and removed. Raises what opening the catalog raises; what Spark lacks
+    is told in the report.
+    """
+    opened = alpheus.connect(catalog) if isinstance(catalog, str) else catalog
+    try:
+        lake = SparkCatalog(spark, opened, lease=False)
+        return probe(spark, lake.storage)
+    except InvalidInput as error:
+        return report_of(spark, opened.url, [Problem(where="driver", message=error.message, hint=error.hint)])
+    finally:
+        if opened is not catalog:
+            opened.close()
 
 
 def register_source(spark: SparkSession) -> None:

@@ -155,7 +155,7 @@ def test_a_file_that_was_cut_short_is_reported_by_no_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = _Failing()
-    monkeypatch.setattr(task_writer, "_open_store", lambda _: store)
+    monkeypatch.setattr(task_writer, "open_store", lambda *_: store)
     batch = pa.RecordBatch.from_pylist([{"id": 1, "x": 1.0, "s": "a"}], schema=SCHEMA)
     reports: list[pa.RecordBatch] = []
 

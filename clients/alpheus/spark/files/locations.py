@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from os import environ
 from typing import TYPE_CHECKING, Any
@@ -150,13 +151,23 @@ def _check_jars(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     context: Any = spark._jsc
     try:
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", context.hadoopConfiguration())
+        found = jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", context.hadoopConfiguration())
     except Py4JError as error:
         raise InvalidInput(
             "Spark has no jars for catalogs on S3 (hadoop-aws and modules of the AWS SDK)",
             kind="bad_configuration",
             hint="start the session with the settings of alpheus.spark.packages().settings",
         ) from error
+    source = found.getProtectionDomain().getCodeSource()
+    jar = "" if source is None else str(source.getLocation().toString())
+    version = re.search(r"hadoop-aws-(\d[\w.-]*)\.jar", jar)
+    hadoop = str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+    if version is not None and version[1] != hadoop:
+        raise InvalidInput(
+            f"Spark has Hadoop {hadoop}, but hadoop-aws {version[1]}, which fails in the middle of a job",
+            kind="bad_configuration",
+            hint="use the jars of alpheus.spark.packages()",
+        )
 
 
 def _provider_of(bucket: Bucket) -> str:

@@ -68,7 +68,7 @@ def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     """Store the rows of one task, and yield a row of `RESULT` for each file."""
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     encoder = FileEncoder(schema, task.footer, file_size_target=task.file_size_target, codec=task.codec)
-    store = _open_store(task)
+    store = open_store(task.filesystem, task.profile)
     for rows in _runs_of(batches, len(schema)) if task.has_key else [batches]:
         fitted = _Fitted(rows, schema, task.first_columns)
         while (file := _write_file(task, store, encoder, fitted)) is not None:
@@ -210,7 +210,7 @@ def _write_file(task: Task, store: Any, encoder: FileEncoder, rows: _Fitted) -> 
             encoded = encoder.next_file(rows, sink)
         size = chunks.size
         if encoded is not None:
-            _put(store, task.folder + name, chunks.parts)
+            put_file(store, task.folder + name, chunks.parts)
     return None if encoded is None else _report(name, size, encoded, rows)
 
 
@@ -259,31 +259,31 @@ class _Chunks:
         self.closed = True
 
 
-def _open_store(task: Task) -> Any:
-    """Return the store of `folder`; None for local disks."""
-    if task.filesystem is None:
+def open_store(filesystem: Mapping[str, Any] | None, profile: str) -> Any:
+    """Return the store that the arguments name (`Task`); None for local disks."""
+    if filesystem is None:
         return None
     from pyarrow.fs import S3FileSystem
 
     before = os.environ.get("AWS_PROFILE")
-    if task.profile:
+    if profile:
         if "AWS_ACCESS_KEY_ID" in os.environ:
             raise ValueError(
-                f"the catalog's URL names the profile {task.profile}, but the worker's environment has"
+                f"the catalog's URL names the profile {profile}, but the worker's environment has"
                 " AWS_ACCESS_KEY_ID, which would be used instead: unset it on the workers, or leave the profile out of"
                 " the URL"
             )
-        os.environ["AWS_PROFILE"] = task.profile  # pyarrow has no argument for it
+        os.environ["AWS_PROFILE"] = profile  # pyarrow has no argument for it
     try:
-        return S3FileSystem(**task.filesystem)
+        return S3FileSystem(**filesystem)
     finally:
-        if task.profile:
+        if profile:
             os.environ.pop("AWS_PROFILE")
             if before is not None:
                 os.environ["AWS_PROFILE"] = before
 
 
-def _put(store: Any, path: str, parts: list[bytes]) -> None:
+def put_file(store: Any, path: str, parts: list[bytes]) -> None:
     """Store a whole file.
 
     pyarrow completes an upload even where a write raises (arrow #40502). The file is then cut short, and no task

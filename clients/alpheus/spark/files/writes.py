@@ -31,6 +31,7 @@ from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.files import task_writer
 from alpheus.spark.files.file_scan import check_session
 from alpheus.spark.files.locations import task_place
+from alpheus.spark.files.probe import probe_once
 from alpheus.spark.files.schemas import NOT_UTF8, arrow_schema, fit_frame, order_of, partition_key
 from alpheus.spark.files.task_writer import Task
 from alpheus.sync.portal import run
@@ -110,8 +111,9 @@ def write(
       must be in one partition.
     - `file_size_target`: bytes. A file ends at the row group with which it reaches this size.
     """
-    folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
     spark = ready.sparkSession
+    probe_once(spark, storage)
+    folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
     key = ""
     order = order_of(table.sort_order, columns) if is_arranged else []
     schema = arrow_schema(columns, ready.schema)

@@ -1,0 +1,105 @@
+"""Spark sessions of commands, and the commands that look at them. Only commands that need Spark import it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from alpheus.catalog import Catalog
+from alpheus.cli import output
+from alpheus.cli.frame import PAIR, F, Settings, cli, mapping, pass_settings
+
+
+def conf_option(command: F) -> F:
+    return click.option(
+        "--conf",
+        type=PAIR,
+        multiple=True,
+        metavar="K=V",
+        help="A setting of the Spark session, for example spark.master=spark://host:7077. Repeatable.",
+    )(command)
+
+
+@contextlib.contextmanager
+def open_session(
+    settings: Settings, name: str, conf: tuple[tuple[str, str], ...]
+) -> Iterator[tuple[Any, Catalog]]:
+    """Open the catalog, and a Spark session of this process for it, while the block runs."""
+    given = mapping(conf)
+    try:
+        from alpheus.spark.catalog import session
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"Spark is not installed ({error.name} is missing): run pip install 'alpheus[spark]'"
+        ) from error
+    with settings.catalog() as catalog:
+        with output.show_waiting("starting Spark"):
+            spark = session(name, settings=given, catalog=catalog.storage().url)
+        try:
+            yield spark, catalog
+        finally:
+            spark.stop()
+
+
+@contextlib.contextmanager
+def open_lake(settings: Settings, name: str, conf: tuple[tuple[str, str], ...]) -> Iterator[Any]:
+    """Open the catalog with a Spark session of this process, while the block runs."""
+    with open_session(settings, name, conf) as (spark, catalog):
+        from alpheus.spark import SparkCatalog
+
+        yield SparkCatalog(spark, catalog)
+
+
+@cli.group(short_help="Look at Spark: what it needs and whether it works.")
+def spark() -> None:
+    """Look at Spark: what it needs for a catalog, and whether it works."""
+
+
+@spark.command("doctor")
+@conf_option
+@pass_settings
+def spark_doctor(settings: Settings, conf: tuple[tuple[str, str], ...]) -> int:
+    """Start a Spark session, and try whether it can read and write the catalog.
+
+    The driver and a task on each executor try jars, Python, pyarrow, endpoint, credentials and clock, and whether all
+    see the same data. Small files are stored below data/selftest/ and removed. For a catalog on S3, Spark downloads its
+    jars first, unless --conf names jars.
+
+    The exit status is 1 if something does not work.
+
+    \b
+    Examples
+      alpheus spark doctor --catalog s3://bucket/lake
+      alpheus spark doctor --conf spark.master=spark://host:7077
+    """
+    with open_session(settings, "alpheus doctor", conf) as (session, catalog):
+        from alpheus.spark import doctor
+        from alpheus.spark.files.probe import describe
+
+        with output.show_waiting("asking the executors"):
+            report = doctor(session, catalog)
+        settings.out.document(report, "\n".join(describe(report)))
+    return output.FAILED if report.problems else output.DONE
+
+
+@spark.command("packages")
+@click.option(
+    "--spark-version", metavar="VERSION", help="For this Spark, for example 4.3 (default: the installed one)."
+)
+@click.option("--recipe", is_flag=True, help="Print the lines of a Dockerfile instead.")
+@pass_settings
+def spark_packages(settings: Settings, spark_version: str | None, recipe: bool) -> None:
+    """Print the jars that Spark needs for catalogs on S3, as options of spark-submit.
+
+    \b
+    Example
+      spark-submit $(alpheus spark packages) job.py
+    """
+    from alpheus.spark import packages
+
+    found = packages(spark_version)
+    options = f"--packages {','.join(found.coordinates)} --exclude-packages {','.join(found.excludes)}"
+    settings.out.document(found, found.recipe.rstrip() if recipe else options)

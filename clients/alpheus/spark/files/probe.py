@@ -1,0 +1,356 @@
+"""Try, before the first write, whether Spark's executors and workers reach a catalog's data as the driver does.
+
+The driver stores a small file below `data/`. Tasks read it and store another, with pyarrow, as later writes will. One
+task reads a Parquet file by Spark's own reader. At last the driver looks whether it sees what the tasks stored, and
+removes all. So a wrong region, missing rights, missing jars and a folder that the machines do not share are told by
+name before work begins, and not in the middle of a job.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import __version__ as spark_version
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+
+from alpheus.spark.files import task_probe
+from alpheus.spark.files.file_index import read_listed
+from alpheus.spark.files.locations import hadoop_path, is_connect, is_local, task_place
+from alpheus.spark.files.task_probe import TOKEN_FILE, Probe
+from alpheus.sync.portal import run
+from alpheus_journal.clock import RandomIdentities
+from alpheus_journal.errors import AlpheusError, Denied, InvalidInput
+from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX
+from alpheus_journal.storage import Storage
+from alpheus_journal.urls import redact_url
+
+SCRATCH_FOLDER = "data/selftest/"
+TASKS_MAX = 256
+ROUNDS = 3
+"""Jobs that a full look runs until every executor has answered."""
+
+_HINTS = (
+    (
+        r"ExpiredToken|token.*expired",
+        "renew the credentials of that process",
+    ),
+    (
+        r"credential|InvalidAccessKeyId|SignatureDoesNotMatch",
+        "give that process credentials: by its environment, its role, or profile=NAME in the catalog's URL",
+    ),
+    (
+        r"(?i)NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist",
+        "that process sees no such bucket: compare endpoint and account",
+    ),
+    (
+        r"(?i)PermanentRedirect|AuthorizationHeaderMalformed|wrong region|\b301\b",
+        "give the region of the bucket in the catalog's URL: ?region=NAME",
+    ),
+    (
+        r"(?i)ACCESS_DENIED|AccessDenied|Forbidden|Permission|\b403\b",
+        "allow that process to read and write below data/ of the catalog's prefix",
+    ),
+    (
+        r"ClassNotFound|NoClassDefFound|NoSuchMethod|No FileSystem for scheme",
+        "start the session with the jars of alpheus.spark.packages(), and no others of hadoop-aws or the AWS SDK",
+    ),
+    (
+        r"(?i)NETWORK_CONNECTION|connect|resolve|timed? ?out|UnknownHost",
+        "let that process reach the endpoint in the catalog's URL",
+    ),
+)
+
+cloudpickle.register_pickle_by_value(task_probe)  # type: ignore[no-untyped-call]
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """The Python workers of one executor.
+
+    - `host`, `process`: the machine, and the process that starts the workers.
+    - `alpheus`: the version that is installed there; empty for none. Only feeds and streams need it.
+    - `clock_offset_seconds`: how far the clock is from the driver's at least; 0 when it may be right.
+    """
+
+    host: str
+    process: int
+    python: str
+    pyarrow: str
+    alpheus: str
+    clock_offset_seconds: float
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not work. `where`: "driver", "executor" (its JVM), or the host of a worker."""
+
+    where: str
+    message: str
+    hint: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a look found. `executors` is their number, or None if unknown. `took_seconds` counts all jobs."""
+
+    catalog: str
+    spark: str
+    hadoop: str
+    master: str
+    python: str
+    pyarrow: str
+    executors: int | None
+    workers: tuple[Worker, ...]
+    problems: tuple[Problem, ...]
+    took_seconds: float
+
+
+_passed: set[tuple[str, str]] = set()
+"""The applications that passed, with the storages they passed on."""
+
+
+def probe_once(spark: SparkSession, storage: Storage) -> None:
+    """Look once an application and storage. Raises the first problem, as Denied or InvalidInput (`bad_configuration`).
+
+    Nothing is done where driver and workers are one machine with one disk, and with `self_test=false` in the URL.
+    """
+    if is_local(storage) and _master_of(spark).startswith("local"):
+        return
+    if "self_test=false" in urlsplit(storage.url).query.split("&"):
+        return
+    key = (_application_of(spark), storage.url)
+    if key in _passed:
+        return
+    for problem in probe(spark, storage, rounds=1).problems:
+        raise _error_of(problem)
+    _passed.add(key)
+
+
+def _error_of(problem: Problem) -> AlpheusError:
+    message = f"{problem.where}: {problem.message}"
+    if re.search(_HINTS[4][0], problem.message):
+        return Denied(message, hint=problem.hint)
+    return InvalidInput(message, kind="bad_configuration", hint=problem.hint)
+
+
+def probe(spark: SparkSession, storage: Storage, *, rounds: int = ROUNDS) -> Report:
+    """Look from the driver, from tasks on executors, and from Spark's own reader. Never raises for what it finds.
+
+    `rounds`: jobs at most. Spark chooses where tasks run, so one job may miss an executor.
+    """
+    began = time.monotonic()
+    look = _Look(spark, storage)
+    try:
+        look.run(rounds)
+    finally:
+        look.clean()
+    took = round(time.monotonic() - began, 3)
+    return report_of(spark, storage.url, look.problems, workers=look.workers.values(), took_seconds=took)
+
+
+def report_of(
+    spark: SparkSession,
+    url: str,
+    problems: Iterable[Problem],
+    *,
+    workers: Iterable[Worker] = (),
+    took_seconds: float = 0.0,
+) -> Report:
+    """Return a report with what the session tells of itself."""
+    return Report(
+        catalog=redact_url(url),
+        spark=spark_version,
+        hadoop=_hadoop_version(spark),
+        master=_master_of(spark),
+        python=platform.python_version(),
+        pyarrow=pa.__version__,
+        executors=_count_executors(spark),
+        workers=tuple(workers),
+        problems=tuple(problems),
+        took_seconds=took_seconds,
+    )
+
+
+class _Look:
+    """One look, in a folder of its own."""
+
+    def __init__(self, spark: SparkSession, storage: Storage) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._folder = f"{SCRATCH_FOLDER}{RandomIdentities().uuid4()}/"
+        self._token = uuid.uuid4().hex.encode()
+        self._written: list[str] = []
+        self.workers: dict[tuple[str, int], Worker] = {}
+        self.problems: list[Problem] = []
+
+    def run(self, rounds: int) -> None:
+        if not self._try("driver", self._store, TOKEN_FILE, self._token):
+            return
+        for _ in range(rounds):
+            if not self._try("executor", self._ask_workers) or self.problems:
+                return
+            executors = _count_executors(self._spark)
+            if executors is None or len(self.workers) >= executors:
+                break
+        self._try("executor", self._read_by_spark)
+
+    def _try(self, where: str, act: Any, *arguments: Any) -> bool:
+        try:
+            act(*arguments)
+        except (AlpheusError, PySparkException) as error:
+            told = error.message if isinstance(error, AlpheusError) else str(error)
+            self._tell(where, told, error.hint if isinstance(error, AlpheusError) else "")
+            return False
+        return True
+
+    def _tell(self, where: str, told: str, hint: str = "") -> None:
+        lines = [line.strip() for line in told.splitlines() if line.strip()]
+        found = next((text for pattern, text in _HINTS if re.search(pattern, told)), "")
+        self.problems.append(
+            Problem(
+                where=where,
+                message=" ".join(lines)[:500],
+                hint=found or hint or "read the logs of that process",
+            )
+        )
+
+    def _store(self, name: str, data: bytes) -> None:
+        self._written.append(self._folder + name)
+        run(self._storage.create(self._folder + name, data))
+
+    def _ask_workers(self) -> None:
+        place, filesystem, profile = task_place(self._storage, self._folder)
+        asked = Probe(folder=place, filesystem=filesystem, profile=profile, token=self._token)
+        count = _count_tasks(self._spark)
+        frame = self._spark.range(0, count, 1, count)
+        before = time.time()
+        rows = frame.mapInArrow(functools.partial(task_probe.try_store, asked), task_probe.RESULT).collect()
+        after = time.time()
+        self._written.extend(self._folder + row.file for row in rows if row.file)
+        for row in rows:
+            key = (row.host, row.process)
+            if key in self.workers:
+                continue
+            clock = row.millis / 1000
+            self.workers[key] = Worker(
+                host=row.host,
+                process=row.process,
+                python=row.python,
+                pyarrow=row.pyarrow,
+                alpheus=row.alpheus,
+                clock_offset_seconds=round(min(clock - before, 0.0) or max(clock - after, 0.0), 3),
+            )
+            self._judge(row)
+
+    def _judge(self, row: Any) -> None:
+        """Tell what is wrong with one worker. A worker with another clock still writes right rows."""
+        if row.step == "read" and is_local(self._storage) and "FileNotFound" in row.error:
+            self._tell(
+                row.host,
+                f"this worker does not see what the driver stored in {redact_url(self._storage.url)}",
+                "a file:// catalog needs a disk that the driver and all workers share; or use s3://",
+            )
+        elif row.step:
+            did = {"open": "reach the store", "read": "read what the driver stored", "write": "store a file"}
+            self._tell(row.host, f"this worker cannot {did[row.step]}: {row.error}")
+        elif not self._is_seen(row.file):
+            self._tell(
+                row.host,
+                f"the driver does not see what this worker stored for {redact_url(self._storage.url)}",
+                "let the driver and all workers reach the same bucket or the same disk",
+            )
+
+    def _is_seen(self, name: str) -> bool:
+        try:
+            return run(self._storage.read(self._folder + name, size_max=1 << 10)) == self._token
+        except AlpheusError:
+            return False
+
+    def _read_by_spark(self) -> None:
+        buffer = pa.BufferOutputStream()
+        pq.write_table(pa.table({"id": [1]}), buffer)
+        data = buffer.getvalue().to_pybytes()
+        self._store("driver.parquet", data)
+        schema = t.StructType([t.StructField("id", t.LongType())])
+        path = hadoop_path(self._storage, f"{self._folder}driver.parquet", glob=is_connect(self._spark))
+        if is_local(self._storage):
+            frame = self._spark.read.schema(schema).parquet(path)
+        else:
+            frame = read_listed(self._spark, [(path, len(data))], schema, {})
+        found = [row.id for row in frame.select("*").collect()]
+        if found != [1]:
+            self._tell("executor", f"Spark read {found} from a file that holds the row 1")
+
+    def clean(self) -> None:
+        """Remove what was stored. A store that forbids deleting keeps a few small files, which nothing refers to."""
+        for path in self._written:
+            try:
+                run(self._storage.delete(path))
+            except AlpheusError:
+                return
+
+
+def describe(report: Report) -> Sequence[str]:
+    """Return the lines of a report for a person."""
+    executors = "unknown" if report.executors is None else str(report.executors)
+    lines = [
+        f"catalog    {report.catalog}",
+        f"Spark      {report.spark}, Hadoop {report.hadoop or 'unknown'}, master {report.master or 'unknown'}",
+        f"driver     Python {report.python}, pyarrow {report.pyarrow}",
+        f"executors  {executors}, {len(report.workers)} answered in {report.took_seconds:.1f} s",
+    ]
+    for worker in report.workers:
+        skew = worker.clock_offset_seconds
+        is_far = abs(skew) * 1000 > CLOCK_SKEW_MILLIS_MAX
+        lines.append(
+            f"  {worker.host}, process {worker.process}: Python {worker.python}, pyarrow {worker.pyarrow},"
+            f" alpheus {worker.alpheus or 'not installed (feeds and streams need it)'}"
+            + (f", clock {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}" if is_far else "")
+        )
+    for problem in report.problems:
+        lines += [f"problem    {problem.where}: {problem.message}", f"  hint: {problem.hint}"]
+    return lines if report.problems else [*lines, "all is well"]
+
+
+# --- what a session tells ----------------------------------------------------------------------------
+
+
+def _master_of(spark: SparkSession) -> str:
+    return spark.conf.get("spark.master", "") or ""
+
+
+def _application_of(spark: SparkSession) -> str:
+    return spark.conf.get("spark.app.id", "") or str(id(spark))
+
+
+def _hadoop_version(spark: SparkSession) -> str:
+    if is_connect(spark):
+        return ""
+    jvm: Any = spark._jvm
+    return str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+
+
+def _count_executors(spark: SparkSession) -> int | None:
+    if is_connect(spark):
+        return None
+    context: Any = spark._jsc
+    known = int(context.sc().getExecutorMemoryStatus().size())
+    return known if _master_of(spark).startswith("local[") else known - 1  # one is the driver
+
+
+def _count_tasks(spark: SparkSession) -> int:
+    """Return how many tasks run at once, within bounds."""
+    if _master_of(spark).startswith("local["):
+        return 1
+    slots = 8 if is_connect(spark) else spark.sparkContext.defaultParallelism
+    return max(1, min(slots, TASKS_MAX))
