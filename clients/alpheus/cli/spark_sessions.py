@@ -77,11 +77,10 @@ def spark_doctor(settings: Settings, conf: tuple[tuple[str, str], ...]) -> int:
     """
     with open_session(settings, "alpheus doctor", conf) as (session, catalog):
         from alpheus.spark import doctor
-        from alpheus.spark.files.probe import describe
 
         with output.show_waiting("asking the executors"):
             report = doctor(session, catalog)
-        settings.out.document(report, "\n".join(describe(report)))
+        settings.out.document(report, str(report))
     return output.FAILED if report.problems else output.DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 from alpheus_test_servers import S3Server
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import alpheus
+from alpheus.cli import cli
 from alpheus.errors import Denied, InvalidInput
 from alpheus.spark import SparkCatalog, doctor, session
 from alpheus.spark.files import probe as probing
-from alpheus.spark.files.probe import Report, describe, probe, probe_once
+from alpheus.spark.files.probe import Report, probe, probe_once
 from alpheus.spark.jars import HADOOP
 from alpheus_journal.storage import Storage
 
@@ -58,7 +61,7 @@ def test_a_disk_that_all_see_passes_and_keeps_nothing(
     assert report.workers[0].alpheus == alpheus.__version__
     assert report.workers[0].clock_offset_seconds == 0
     assert [path for path in (tmp_path / "lake" / "data").rglob("*") if path.is_file()] == []
-    assert describe(report)[-1] == "all is well"
+    assert str(report).splitlines()[-1] == "all is well"
 
 
 def test_a_disk_that_workers_do_not_share_is_told(
@@ -171,3 +174,34 @@ def test_a_session_for_a_catalog_on_s3_gets_its_jars(monkeypatch: pytest.MonkeyP
     assert "spark.jars.packages" not in found
     session(catalog="s3://bucket/lake")
     assert any(f"hadoop-aws:{version}" in found["spark.jars.packages"] for version in HADOOP.values())
+
+
+def test_the_command_prints_the_report(
+    spark: SparkSession, disk: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # the session is that of all tests
+
+    def call(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli, ["spark", *words, "--catalog", disk.url])
+        return result.exit_code, result.stdout
+
+    status, text = call("doctor", "--conf", "spark.app.name=doctor")
+    assert (status, text.splitlines()[-1]) == (0, "all is well")
+    change_place(monkeypatch, lambda place: (f"{tmp_path}/elsewhere/", *place[1:]))
+    status, text = call("doctor", "--output", "json")
+    assert status == 1
+    [problem] = json.loads(text)["problems"]
+    assert "all workers share" in problem["hint"]
+    assert call("doctor", "--conf", "a=1", "--conf", "a=2")[0] == 2
+
+
+def test_the_command_prints_the_jars() -> None:
+    runner = CliRunner()
+    text = runner.invoke(cli, ["spark", "packages", "--spark-version", "4.3"]).stdout
+    assert text.split()[::2] == ["--packages", "--exclude-packages"]
+    assert text.split()[1].startswith("org.apache.hadoop:hadoop-aws:3.5.0,")
+    assert (
+        "ADD --chmod=644 --checksum=sha256:" in runner.invoke(cli, ["spark", "packages", "--recipe"]).stdout
+    )
+    refused = runner.invoke(cli, ["spark", "packages", "--spark-version", "2.4"])
+    assert refused.exit_code != 0

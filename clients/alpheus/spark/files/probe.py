@@ -13,7 +13,7 @@ import platform
 import re
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,6 +91,14 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     alpheus: str
     clock_offset_seconds: float
 
+    def __str__(self) -> str:
+        text = f"{self.host}, process {self.process}: Python {self.python}, pyarrow {self.pyarrow}"
+        text += f", alpheus {self.alpheus or 'not installed (feeds and streams need it)'}"
+        skew = self.clock_offset_seconds
+        if abs(skew) * 1000 > CLOCK_SKEW_MILLIS_MAX:
+            text += f", clock {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
+        return text
+
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """What does not work. `where`: "driver", "executor" (its JVM), or the host of a worker."""
@@ -113,6 +121,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Worker, ...]
     problems: tuple[Problem, ...]
     took_seconds: float
+
+    def __str__(self) -> str:
+        executors = "unknown" if self.executors is None else str(self.executors)
+        lines = [
+            f"catalog    {self.catalog}",
+            f"Spark      {self.spark}, Hadoop {self.hadoop or 'unknown'}, master {self.master or 'unknown'}",
+            f"driver     Python {self.python}, pyarrow {self.pyarrow}",
+            f"executors  {executors}, {len(self.workers)} answered in {self.took_seconds:.1f} s",
+            *(f"  {worker}" for worker in self.workers),
+        ]
+        for problem in self.problems:
+            lines += [f"problem    {problem.where}: {problem.message}", f"  hint: {problem.hint}"]
+        return "\n".join(lines if self.problems else [*lines, "all is well"])
 
 
 _passed: set[tuple[str, str]] = set()
@@ -298,28 +319,6 @@ class _Look:
                 run(self._storage.delete(path))
             except AlpheusError:
                 return
-
-
-def describe(report: Report) -> Sequence[str]:
-    """Return the lines of a report for a person."""
-    executors = "unknown" if report.executors is None else str(report.executors)
-    lines = [
-        f"catalog    {report.catalog}",
-        f"Spark      {report.spark}, Hadoop {report.hadoop or 'unknown'}, master {report.master or 'unknown'}",
-        f"driver     Python {report.python}, pyarrow {report.pyarrow}",
-        f"executors  {executors}, {len(report.workers)} answered in {report.took_seconds:.1f} s",
-    ]
-    for worker in report.workers:
-        skew = worker.clock_offset_seconds
-        is_far = abs(skew) * 1000 > CLOCK_SKEW_MILLIS_MAX
-        lines.append(
-            f"  {worker.host}, process {worker.process}: Python {worker.python}, pyarrow {worker.pyarrow},"
-            f" alpheus {worker.alpheus or 'not installed (feeds and streams need it)'}"
-            + (f", clock {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}" if is_far else "")
-        )
-    for problem in report.problems:
-        lines += [f"problem    {problem.where}: {problem.message}", f"  hint: {problem.hint}"]
-    return lines if report.problems else [*lines, "all is well"]
 
 
 # --- what a session tells ----------------------------------------------------------------------------
