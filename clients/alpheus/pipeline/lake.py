@@ -31,6 +31,9 @@ class JobLake(Protocol):
     def is_up(self) -> bool:
         """Return whether the engine that reads and writes rows still answers."""
 
+    def check_can_serve(self) -> None:
+        """Raise InvalidInput where runs work now, but would fail after some hours."""
+
     def job_run(
         self, job: Job, work: Work, tx: Transaction, *, attempt: int, params: Mapping[str, str]
     ) -> JobRun:

@@ -129,6 +129,7 @@ class Runner:
         self, *, on_result: Callable[[RunResult], object] | None = None, stop: threading.Event | None = None
     ) -> None:
         """See `Pipeline.serve`."""
+        self._lake.check_can_serve()
         self._stop = stop
         with contextlib.suppress(Stopped):
             self._serve(on_result)

@@ -24,7 +24,7 @@ from alpheus.session.arguments import Name, When, parse_name
 from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.session.leases import lease_millis
 from alpheus.spark.files import file_scan, writes
-from alpheus.spark.files.locations import is_connect, set_up_store
+from alpheus.spark.files.locations import is_connect, refuse_static_token, set_up_store
 from alpheus.spark.files.probe import Problem, Report, probe, report_of
 from alpheus.spark.files.schemas import check_fits, quoted
 from alpheus.spark.jars import packages
@@ -170,6 +170,11 @@ class SparkCatalog(Lake):
             return not self.spark.sparkContext._jsc.sc().isStopped()
         except Exception:  # errors of many types: the context was stopped, or no server answers
             return False
+
+    def check_can_serve(self) -> None:
+        """Raise InvalidInput (`bad_configuration`) where the AWS session token of this process is one that nobody
+        renews."""
+        refuse_static_token(self.storage, "this pipeline")
 
     # -- reading
 
@@ -376,6 +381,9 @@ class SparkCatalog(Lake):
         writer = df.writeStream.outputMode(output_mode).option("checkpointLocation", checkpoint)
         if query_name is not None:
             writer = writer.queryName(query_name)
+        ends = isinstance(trigger, Mapping) and bool(trigger.get("availableNow") or trigger.get("once"))
+        if trigger != "available_now" and not ends:
+            refuse_static_token(self.storage, "this query")
         if trigger == "available_now":
             writer = writer.trigger(availableNow=True)
         elif isinstance(trigger, str):

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
-from alpheus.spark.files.locations import bucket_of, set_up_store, task_place
+from alpheus.spark.files.locations import bucket_of, refuse_static_token, set_up_store, task_place
 from alpheus_journal.storage import open_storage
 
 ROWS = 200
@@ -222,3 +222,34 @@ def test_a_configured_endpoint_is_used_by_all(
     assert place == "bkt/a b/data/t/"
     assert arguments is not None
     assert (arguments["scheme"], arguments["endpoint_override"]) == ("http", "minio.example:9000")
+
+
+def test_a_token_that_nobody_renews_is_refused_for_long_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    storage = open_storage("s3://bucket/lake?region=eu-central-1")
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
+    refuse_static_token(storage, "this pipeline")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "canary-token")
+    with pytest.raises(InvalidInput, match="this pipeline would fail when the AWS session token") as caught:
+        refuse_static_token(storage, "this pipeline")
+    assert "canary" not in f"{caught.value!r}{caught.value.hint}"
+    refuse_static_token(open_storage("s3://bucket/lake?region=eu-central-1&anonymous=true"), "this pipeline")
+    refuse_static_token(open_storage(f"file://{tmp_path}"), "this pipeline")
+    # A profile whose program makes new credentials is renewed.
+    config = tmp_path / "config"
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name)
+    program = tmp_path / "renew"
+    program.write_text(
+        "#!/bin/sh\n"
+        'echo \'{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "B", "SessionToken": "C",'
+        ' "Expiration": "2999-01-01T00:00:00Z"}\'\n'
+    )
+    program.chmod(0o755)
+    config.write_text(f"[profile renewed]\ncredential_process = {program}\n")
+    refuse_static_token(open_storage("s3://bucket/lake?region=eu-central-1&profile=renewed"), "this pipeline")

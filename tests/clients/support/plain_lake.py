@@ -44,6 +44,9 @@ class PlainLake:
     def is_up(self) -> bool:
         return self.up
 
+    def check_can_serve(self) -> None:
+        pass
+
     def job_run(
         self, job: Job, work: Work, tx: alpheus.Transaction, *, attempt: int, params: Mapping[str, str]
     ) -> PlainRun:

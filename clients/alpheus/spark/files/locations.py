@@ -88,6 +88,30 @@ def bucket_of(storage: Storage) -> Bucket:
     return msgspec.structs.replace(bucket, endpoint_url=endpoint, region=region, path_style=style)
 
 
+def refuse_static_token(storage: Storage, what: str) -> None:
+    """Raise InvalidInput (`bad_configuration`) where the driver has a session token that nobody renews.
+
+    `what` runs for long, and fails when the token ends. Spark's S3A and pyarrow read the token once. Credentials of
+    another kind are renewed by whoever uses them.
+    """
+    if is_local(storage):
+        return
+    import botocore.credentials
+    import botocore.session
+
+    bucket = bucket_of(storage)
+    if bucket.anonymous:
+        return
+    found = botocore.session.Session(profile=bucket.profile or None).get_credentials()
+    if found is None or isinstance(found, botocore.credentials.RefreshableCredentials) or not found.token:
+        return
+    raise InvalidInput(
+        f"{what} would fail when the AWS session token of this process ends: nobody renews a token from {found.method}",
+        kind="bad_configuration",
+        hint="use a role (instance, container, web identity) or long-lived keys; a short job may use the token",
+    )
+
+
 def task_place(storage: Storage, folder: str) -> tuple[str, Mapping[str, Any] | None, str]:
     """Return where tasks write: the folder as Arrow names it, the arguments of Arrow's S3FileSystem (None for local
     disks), and the AWS profile (empty for the default chain)."""
