@@ -166,3 +166,20 @@ def test_a_file_that_was_cut_short_is_reported_by_no_task(
         reports.extend(run())
     assert reports == []
     assert list(store.stored.values()) != [0]
+
+
+class OldS3FileSystem:
+    """An S3FileSystem that takes no newer arguments than `region`."""
+
+    def __init__(self, *, region: str) -> None:
+        self.region = region
+
+
+def test_an_older_pyarrow_opens_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", OldS3FileSystem)
+    arguments = {"region": "eu-central-1", "allow_delayed_open": True}
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    assert task_writer.open_store(arguments, "").region == "eu-central-1"
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/etc/ca.pem")
+    with pytest.raises(ValueError, match="AWS_CA_BUNDLE is set, which pyarrow"):
+        task_writer.open_store(arguments, "")

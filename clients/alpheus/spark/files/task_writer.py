@@ -263,8 +263,6 @@ def open_store(filesystem: Mapping[str, Any] | None, profile: str) -> Any:
     """Return the store that the arguments name (`Task`); None for local disks."""
     if filesystem is None:
         return None
-    from pyarrow.fs import S3FileSystem
-
     before = os.environ.get("AWS_PROFILE")
     if profile:
         if "AWS_ACCESS_KEY_ID" in os.environ:
@@ -275,12 +273,27 @@ def open_store(filesystem: Mapping[str, Any] | None, profile: str) -> Any:
             )
         os.environ["AWS_PROFILE"] = profile  # pyarrow has no argument for it
     try:
-        return S3FileSystem(**filesystem)
+        return _open_s3({**filesystem, "tls_ca_file_path": os.environ.get("AWS_CA_BUNDLE")})
     finally:
         if profile:
             os.environ.pop("AWS_PROFILE")
             if before is not None:
                 os.environ["AWS_PROFILE"] = before
+
+
+def _open_s3(arguments: dict[str, Any]) -> Any:
+    """Return an S3FileSystem. Older releases of pyarrow lack two arguments; a private authority needs one of them."""
+    from pyarrow.fs import S3FileSystem
+
+    if arguments["tls_ca_file_path"] is None:
+        del arguments["tls_ca_file_path"]
+    try:
+        return S3FileSystem(**arguments)
+    except TypeError:
+        if "tls_ca_file_path" in arguments:
+            raise ValueError(f"AWS_CA_BUNDLE is set, which pyarrow {pa.__version__} does not take") from None
+        del arguments["allow_delayed_open"]  # a small file then takes three requests
+        return S3FileSystem(**arguments)
 
 
 def put_file(store: Any, path: str, parts: list[bytes]) -> None:
