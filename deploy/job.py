@@ -1,7 +1,6 @@
 """The Spark job of compose.yaml: read the catalog's log through the daemon, and count the commits of each principal.
 
-The job works on the log and not on rows: in this release Spark reads and writes rows only of catalogs on disks that
-driver and executors share, and the catalog of compose.yaml is stored on an object store.
+The job works on the log and not on rows, so Spark needs no jars for the object store.
 """
 
 from __future__ import annotations

@@ -123,6 +123,7 @@ class Journal:
         self._commit_lock = asyncio.Lock()
         self._hint_version = follower.head.version
         self._hint_task: asyncio.Task[None] | None = None
+        self._has_news = False  # this process has committed since it wrote a hint
         self._sessions: dict[str, None] = {}  # recently verified tokens, the oldest first
         self._saved = SavedTransactions(
             follower, clock, identities, self._begin_head, self._committer.preview
@@ -574,8 +575,10 @@ class Journal:
             since=since,
             sole_writer=self.sole_writer,
         )
-        if self.head.version > self._hint_version and self._hint_task is None:
-            self._hint_task = asyncio.ensure_future(self._hint_later())
+        if self.head.version > self._hint_version:
+            self._has_news = True
+            if self._hint_task is None:
+                self._hint_task = asyncio.ensure_future(self._hint_later())
         return answers
 
     def stop_yielding(self) -> None:
@@ -592,18 +595,19 @@ class Journal:
         return self._committer.is_settled
 
     async def _hint_later(self) -> None:
-        """Write the hint after an interval, and again as long as versions come meanwhile."""
-        while True:
-            await self._clock.sleep(HINT_INTERVAL_SECONDS)
-            writing = asyncio.ensure_future(self._write_hint())
-            try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                await writing  # a thread of the store may be writing, and must not overwrite a later hint
-                raise
-            if self.head.version == self._hint_version or self.follower.is_replaced or self.doubt is not None:
-                break
-        self._hint_task = None
+        """Write the hint after an interval, and again as long as this process commits meanwhile."""
+        try:
+            while self._has_news:
+                await self._clock.sleep(HINT_INTERVAL_SECONDS)
+                self._has_news = False
+                writing = asyncio.ensure_future(self._write_hint())
+                try:
+                    await asyncio.shield(writing)
+                except asyncio.CancelledError:
+                    await writing  # a thread of the store may be writing, and must not overwrite a later hint
+                    raise
+        finally:
+            self._hint_task = None
 
     async def _write_hint(self) -> None:
         version = self.head.version

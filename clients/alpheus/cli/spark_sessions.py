@@ -65,8 +65,8 @@ def spark_doctor(settings: Settings, conf: tuple[tuple[str, str], ...]) -> int:
     """Start a Spark session, and try whether it can read and write the catalog.
 
     The driver and a task on each executor try jars, Python, pyarrow, endpoint, credentials and clock, and whether all
-    see the same data. Small files are stored below data/selftest/ and removed. For a catalog on S3, Spark downloads its
-    jars first, unless --conf names jars.
+    see the same data. Small files are stored below data/selftest/ and removed, which needs the rights of a writer.
+    For a catalog on S3, Spark downloads hadoop-aws first, unless its folder of jars or its settings have it.
 
     The exit status is 1 if something does not work.
 

@@ -27,7 +27,7 @@ from alpheus.spark.files import file_scan, writes
 from alpheus.spark.files.locations import is_connect, refuse_static_token, set_up_store
 from alpheus.spark.files.probe import Problem, Report, probe, report_of
 from alpheus.spark.files.schemas import check_fits, quoted
-from alpheus.spark.jars import packages
+from alpheus.spark.jars import add_packages
 from alpheus.spark.java import use_java
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.streams import frames
@@ -50,7 +50,6 @@ from alpheus_journal.urls import redact_url
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 1000
-JAR_SETTINGS = {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"}
 HELD_VERSIONS_MAX = 16
 """The greatest number of versions that a SparkCatalog leases: the last ones from which frames were made."""
 
@@ -67,24 +66,27 @@ def session(
     not do. A session that already runs is returned unchanged.
 
     `catalog` is the catalog that the session is for, or the URL of its storage. For a catalog on S3, Spark downloads
-    the jars of `packages()` at the start, unless `settings` name jars.
+    the jars of `packages()` at the start, unless hadoop-aws is among Spark's jars or in its settings.
     """
     use_java()
-    chosen = dict(settings or {})
+    given = dict(settings or {})
     url = catalog.storage().url if isinstance(catalog, Catalog) else catalog or ""
-    if url.startswith("s3:") and not chosen.keys() & JAR_SETTINGS:
-        chosen = packages().settings | chosen
-    builder = (
-        SparkSession.builder.master(f"local[{cores},4]")
-        .appName(name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", str(cores))
-        .config("spark.sql.session.timeZone", "UTC")
-    )
-    for key, value in chosen.items():
+    if url.startswith("s3:"):
+        given |= add_packages(given)
+    chosen = {
+        "spark.master": f"local[{cores},4]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if given.get("spark.master", "local").startswith("local"):
+        chosen |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(cores),
+        }
+    builder = SparkSession.builder.appName(name)
+    for key, value in (chosen | given).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

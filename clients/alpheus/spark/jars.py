@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -128,6 +132,45 @@ def packages(spark_version: str | None = None, scheme: str = "s3") -> Packages:
         jars=jars,
         recipe=recipe_of(lock.repository, jars),
     )
+
+
+def add_packages(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a new session needs besides `settings` to download the jars for catalogs on S3.
+
+    The result is empty where hadoop-aws is already in Spark's folder of jars, in its defaults or in `settings`, and for
+    a version of Spark that is not known here. Packages of others are kept.
+    """
+    home = Path(os.environ.get("SPARK_HOME") or _pyspark_home())
+    defaults = _read_defaults(Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf")
+    asked = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if any("hadoop-aws" in text for text in (asked, *defaults.values(), *settings.values())):
+        return {}
+    if "--packages" in asked or any((home / "jars").glob("hadoop-aws-*.jar")):
+        return {}
+    try:
+        own = packages().settings
+    except InvalidInput:
+        return {}
+    known = defaults | dict(settings)
+    return {name: ",".join(filter(None, (known.get(name, ""), value))) for name, value in own.items()}
+
+
+def _pyspark_home() -> Path:
+    """Return the folder of the installed PySpark, without importing it. A missing PySpark has no jars."""
+    found = importlib.util.find_spec("pyspark")
+    return Path(found.origin).parent if found is not None and found.origin else Path()
+
+
+def _read_defaults(path: Path) -> dict[str, str]:
+    """Return the settings in a spark-defaults.conf; empty when it cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = (
+        re.split(r"[\s=:]+", line.strip(), maxsplit=1) for line in lines if not line.strip().startswith("#")
+    )
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def installed_version() -> str:

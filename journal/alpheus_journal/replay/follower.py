@@ -224,7 +224,7 @@ class Follower:
             except Expired:
                 await self._jump()
             except Corrupt as error:
-                if error.kind == "history_replaced":  # of another catalog
+                if error.kind == "history_replaced" and not self.is_replaced:  # of another catalog
                     self.end_history(error.message, version)
                 raise
             taken = self.head.version - version + 1

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from alpheus_test_servers import S3Server
 from click.testing import CliRunner
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import alpheus
 from alpheus.cli import cli
-from alpheus.errors import Denied, InvalidInput
+from alpheus.errors import Denied, InvalidInput, Unavailable
 from alpheus.spark import SparkCatalog, doctor, session
 from alpheus.spark.files import probe as probing
 from alpheus.spark.files.probe import Report, probe, probe_once
-from alpheus.spark.jars import HADOOP
 from alpheus_journal.storage import Storage
 
 Place = tuple[str, Mapping[str, Any] | None, str]
@@ -117,18 +118,18 @@ def test_the_first_write_looks_once(
     spark: SparkSession, bucket: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    whole = probing.probe
+    whole = probing._look_at
 
-    def counted(*arguments: Any, **options: Any) -> Report:
+    def counted(*arguments: Any, **options: Any) -> Any:
         looks.append(1)
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(probing, "probe", counted)
+    monkeypatch.setattr(probing, "_look_at", counted)
     monkeypatch.setattr(probing, "_passed", set())
     with monkeypatch.context() as patch:
         change_place(patch, leave)
         for _ in range(2):
-            with pytest.raises(InvalidInput, match="this worker cannot read"):
+            with pytest.raises(Unavailable, match="this worker cannot read"):
                 probe_once(spark, bucket)
     assert len(looks) == 2, "what failed is tried again"
     probe_once(spark, bucket)
@@ -146,6 +147,9 @@ def test_the_driver_without_rights_is_told(
     report = probe(spark, bucket)
     assert "allow that process to read and write below data/" in only_problem(report)
     assert report.problems[0].where == "driver"
+    monkeypatch.setattr(probing, "_passed", set())
+    with pytest.raises(Denied, match="AccessDenied"):
+        probe_once(spark, bucket)
 
 
 def test_a_session_without_jars_is_told_by_the_doctor(
@@ -158,22 +162,109 @@ def test_a_session_without_jars_is_told_by_the_doctor(
     assert only_problem(doctor(spark, bucket.url)) == "Spark has no jars -> take them"
 
 
-def test_a_session_for_a_catalog_on_s3_gets_its_jars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the settings are looked at: a session that runs is returned unchanged."""
-    found: dict[str, str] = {}
+class Failing:
+    """A session whose jobs end with an error of Spark, as when workers lack a module."""
 
-    def note(builder: Any, key: str, value: str) -> Any:
-        found[key] = value
-        return builder
+    def __init__(self, spark: SparkSession, error: Exception) -> None:
+        self._spark = spark
+        self._error = error
 
-    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.config", note)
-    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
-    session(catalog="file:///lake")
-    assert "spark.jars.packages" not in found
-    session(catalog="s3://bucket/lake", settings={"spark.jars": "mine.jar"})
-    assert "spark.jars.packages" not in found
-    session(catalog="s3://bucket/lake")
-    assert any(f"hadoop-aws:{version}" in found["spark.jars.packages"] for version in HADOOP.values())
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._spark, name)
+
+    def range(self, *arguments: Any) -> Any:
+        raise self._error
+
+
+TRACE = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 403, in main
+    import pyarrow
+ModuleNotFoundError: No module named 'pyarrow'
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (
+            PySparkException(TRACE),
+            "ModuleNotFoundError: No module named 'pyarrow'",
+            "the Python of the driver",
+        ),
+        (
+            Py4JError("Job aborted\n\tat X.scala:301\nCaused by: (Status Code: 403)"),
+            "Job aborted",
+            "allow that",
+        ),
+        (Py4JError("Job aborted\n\tat X.scala:403\n[CONNECT_INVALID]"), "Job aborted", "read the logs"),
+        (Py4JError("AWS Error UNKNOWN (HTTP status 301): bucket is located in 'x'"), "AWS", "?region=NAME"),
+        (Py4JError("ExpiredToken at s3://u:canary@b/x"), "ExpiredToken", "renew the credentials"),
+    ],
+)
+def test_an_error_of_a_job_is_told(
+    spark: SparkSession, disk: Storage, error: Exception, message: str, hint: str
+) -> None:
+    report = probe(Failing(spark, error), disk)  # type: ignore[arg-type]
+    [problem] = report.problems
+    assert problem.message.startswith(message)
+    assert hint in problem.hint
+    assert "canary" not in str(report)
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Return a function that calls `session` and returns the settings that Spark would start with."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "jars").mkdir()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+
+    def of(**arguments: Any) -> dict[str, str]:
+        found: dict[str, str] = {}
+
+        def note(builder: Any, key: str, value: str) -> Any:
+            found[key] = value
+            return builder
+
+        monkeypatch.setattr("pyspark.sql.SparkSession.Builder.config", note)
+        monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
+        session(**arguments)
+        return found
+
+    return of
+
+
+def test_a_session_for_a_catalog_on_s3_gets_its_jars(
+    settings: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "s3://bucket/lake"
+    name = "spark.jars.packages"
+    assert name not in settings(catalog="file:///lake")
+    assert "hadoop-aws" in settings(catalog=url, settings={"spark.jars": "mine.jar"})[name]
+    assert name not in settings(catalog=url, settings={"spark.jars": "hadoop-aws-3.5.0.jar"})
+    kafka = settings(catalog=url, settings={name: "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"})[name]
+    assert kafka.startswith("org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0,org.apache.hadoop:hadoop-aws:")
+    defaults = tmp_path / "conf" / "spark-defaults.conf"
+    defaults.write_text(f"# packages\n{name}  a:b:1\nspark.master yarn\n")
+    assert settings(catalog=url)[name].startswith("a:b:1,org.apache.hadoop:hadoop-aws:")
+    defaults.write_text(f"{name}=org.apache.hadoop:hadoop-aws:3.5.0\n")
+    assert name not in settings(catalog=url)
+    defaults.unlink()
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--packages a:b:1 pyspark-shell")
+    assert name not in settings(catalog=url)
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")
+    (tmp_path / "jars" / "hadoop-aws-3.5.0.jar").touch()
+    assert name not in settings(catalog=url)
+
+
+def test_only_a_session_of_one_machine_listens_on_it_alone(settings: Callable[..., dict[str, str]]) -> None:
+    name = "spark.driver.host"
+    assert settings()[name] == "127.0.0.1"
+    assert settings(settings={"spark.master": "local[4]"})["spark.master"] == "local[4]"
+    assert name not in settings(settings={"spark.master": "spark://host:7077"})
 
 
 def test_the_command_prints_the_report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from alpheus_test_servers import S3Server
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -135,6 +138,20 @@ def test_a_lost_file_is_named(lake: SparkCatalog, s3_server: S3Server, setting: 
         lose_a_file(lake, s3_server)
     finally:
         lake.spark.conf.set(setting, before)
+
+
+def test_refreshing_a_view_never_loses_rows(lake: SparkCatalog) -> None:
+    """Spark would list the files of a view anew. It cannot, and the view keeps its files."""
+    lake.create_table("s.t", frame(lake.spark))
+    kept = lake.read("s.t")
+    kept.createOrReplaceTempView("refreshed")
+    for statement in ("REFRESH TABLE refreshed", "REFRESH s3a://bucket/"):
+        with contextlib.suppress(PySparkException, Py4JError):
+            lake.spark.sql(statement).collect()
+        assert kept.count() == ROWS
+        assert lake.spark.table("refreshed").count() == ROWS
+    lake.spark.catalog.refreshByPath(lake.storage.url.replace("s3://", "s3a://").partition("?")[0])
+    assert lake.spark.table("refreshed").count() == kept.count() == ROWS
 
 
 def lose_a_file(lake: SparkCatalog, s3_server: S3Server) -> None:

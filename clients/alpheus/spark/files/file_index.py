@@ -25,6 +25,7 @@ from alpheus_journal.errors import InvalidInput
 
 _BLOCK_SIZE_BYTES = 64 << 20
 _NO_LIMIT = 1 << 50
+_STATUSES_AT_ONCE = 50_000
 
 
 def read_listed(
@@ -80,23 +81,28 @@ def _relation(
 
 
 def _root_of(files: Sequence[tuple[str, int]]) -> str:
-    """Return a folder that stands for exactly these files. Spark takes two indexes with the same roots for equal, and
-    may then read one in place of the other."""
+    """Return an address that stands for exactly these files.
+
+    Spark takes two indexes with the same roots for equal, and may then read one in place of the other. `REFRESH TABLE`
+    lists the roots anew; Hadoop's file system for http refuses to list, so the frames keep their files.
+    """
     digest = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
-    return f"{files[0][0].rpartition('/')[0]}/listed-{digest}"
+    return f"http://files-of-alpheus.invalid/{digest}"
 
 
 def _statuses(jvm: Any, files: Sequence[tuple[str, int]]) -> Any:
-    """Return the Java array of a FileStatus for each file, made by few calls, whatever the number of files.
+    """Return the Java array of a FileStatus for each file, made by few calls.
 
     Hadoop reads the array from its own serialized form: a count, then each status as a length and a FileStatusProto.
     """
-    data = b"".join((struct.pack(">i", len(files)), *(_encode_status(*file) for file in files)))
     kind = jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
-    found = jvm.org.apache.hadoop.io.ArrayWritable(kind)
-    found.readFields(jvm.java.io.DataInputStream(jvm.java.io.ByteArrayInputStream(data)))
     statuses = jvm.java.lang.reflect.Array.newInstance(kind, len(files))
-    jvm.java.lang.System.arraycopy(found.get(), 0, statuses, 0, len(files))
+    for start in range(0, len(files), _STATUSES_AT_ONCE):
+        part = files[start : start + _STATUSES_AT_ONCE]
+        data = b"".join((struct.pack(">i", len(part)), *(_encode_status(*file) for file in part)))
+        found = jvm.org.apache.hadoop.io.ArrayWritable(kind)
+        found.readFields(jvm.java.io.DataInputStream(jvm.java.io.ByteArrayInputStream(data)))
+        jvm.java.lang.System.arraycopy(found.get(), 0, statuses, start, len(part))
     return statuses
 
 

@@ -8,18 +8,22 @@ name before work begins, and not in the middle of a job.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import platform
 import re
 import time
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
 from pyspark import __version__ as spark_version
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -32,46 +36,56 @@ from alpheus.spark.files.locations import hadoop_path, is_connect, is_local, tas
 from alpheus.spark.files.task_probe import TOKEN_FILE, Probe
 from alpheus.sync.portal import run
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.errors import AlpheusError, Denied, InvalidInput
+from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX
 from alpheus_journal.storage import Storage
-from alpheus_journal.urls import redact_url
+from alpheus_journal.urls import redact_text, redact_url
 
 SCRATCH_FOLDER = "data/selftest/"
 TASKS_MAX = 256
 ROUNDS = 3
 """Jobs that a full look runs until every executor has answered."""
 
-_HINTS = (
+_REASONS = (
+    (r"ExpiredToken|(?i:token.{0,20} expired)", "", "renew the credentials of that process"),
     (
-        r"ExpiredToken|token.*expired",
-        "renew the credentials of that process",
-    ),
-    (
-        r"credential|InvalidAccessKeyId|SignatureDoesNotMatch",
-        "give that process credentials: by its environment, its role, or profile=NAME in the catalog's URL",
-    ),
-    (
-        r"(?i)NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist",
-        "that process sees no such bucket: compare endpoint and account",
-    ),
-    (
-        r"(?i)PermanentRedirect|AuthorizationHeaderMalformed|wrong region|\b301\b",
+        r"PermanentRedirect|AuthorizationHeaderMalformed|bucket is located in|(HTTP status|Status Code:?) 301\b",
+        "",
         "give the region of the bucket in the catalog's URL: ?region=NAME",
     ),
     (
-        r"(?i)ACCESS_DENIED|AccessDenied|Forbidden|Permission|\b403\b",
+        r"ACCESS_DENIED|Access ?Denied|Forbidden|PermissionError|Permission denied|(HTTP status|Status Code:?) 403\b",
+        "denied",
         "allow that process to read and write below data/ of the catalog's prefix",
     ),
     (
+        r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist",
+        "",
+        "that process sees no such bucket: compare endpoint and account",
+    ),
+    (
+        r"(?i:no credentials|unable to load credentials)|InvalidAccessKeyId|INVALID_ACCESS_KEY|SignatureDoesNotMatch",
+        "",
+        "give that process credentials: by its environment, its role, or profile=NAME in the catalog's URL",
+    ),
+    (
         r"ClassNotFound|NoClassDefFound|NoSuchMethod|No FileSystem for scheme",
+        "",
         "start the session with the jars of alpheus.spark.packages(), and no others of hadoop-aws or the AWS SDK",
     ),
     (
-        r"(?i)NETWORK_CONNECTION|connect|resolve|timed? ?out|UnknownHost",
+        r"No module named|PYTHON_VERSION_MISMATCH",
+        "",
+        "give the executors the Python of the driver, with pyarrow (PYSPARK_PYTHON, or an archive in spark.archives)",
+    ),
+    (
+        r"NETWORK_CONNECTION|Connection refused|ConnectException|SocketTimeout|timed out|UnknownHost|SlowDown"
+        r"|(HTTP status|Status Code:?) 50[03]\b",
+        "unavailable",
         "let that process reach the endpoint in the catalog's URL",
     ),
 )
+"""What errors of pyarrow, the AWS SDK and Spark say → the kind of the problem → what to do."""
 
 cloudpickle.register_pickle_by_value(task_probe)  # type: ignore[no-untyped-call]
 
@@ -133,7 +147,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         ]
         for problem in self.problems:
             lines += [f"problem    {problem.where}: {problem.message}", f"  hint: {problem.hint}"]
-        return "\n".join(lines if self.problems else [*lines, "all is well"])
+        missing = (self.executors or 0) - len(self.workers)
+        if missing > 0 and not self.problems:
+            lines.append(f"{missing} executors did not answer: they were busy, or Spark sent them no task")
+        return "\n".join(lines if self.problems or missing > 0 else [*lines, "all is well"])
 
 
 _passed: set[tuple[str, str]] = set()
@@ -141,27 +158,22 @@ _passed: set[tuple[str, str]] = set()
 
 
 def probe_once(spark: SparkSession, storage: Storage) -> None:
-    """Look once an application and storage. Raises the first problem, as Denied or InvalidInput (`bad_configuration`).
+    """Look once an application and storage. Raises the first problem: the storage's own error, Denied, Unavailable for
+    what may pass, or InvalidInput (`bad_configuration`) for everything else.
 
     Nothing is done where driver and workers are one machine with one disk, and with `self_test=false` in the URL.
     """
-    if is_local(storage) and _master_of(spark).startswith("local"):
+    if is_local(storage) and not is_connect(spark) and _master_of(spark).startswith("local"):
         return
     if "self_test=false" in urlsplit(storage.url).query.split("&"):
         return
     key = (_application_of(spark), storage.url)
     if key in _passed:
         return
-    for problem in probe(spark, storage, rounds=1).problems:
-        raise _error_of(problem)
+    look = _look_at(spark, storage, rounds=1)
+    if look.problems:
+        raise look.error() from look.cause
     _passed.add(key)
-
-
-def _error_of(problem: Problem) -> AlpheusError:
-    message = f"{problem.where}: {problem.message}"
-    if re.search(_HINTS[4][0], problem.message):
-        return Denied(message, hint=problem.hint)
-    return InvalidInput(message, kind="bad_configuration", hint=problem.hint)
 
 
 def probe(spark: SparkSession, storage: Storage, *, rounds: int = ROUNDS) -> Report:
@@ -170,13 +182,18 @@ def probe(spark: SparkSession, storage: Storage, *, rounds: int = ROUNDS) -> Rep
     `rounds`: jobs at most. Spark chooses where tasks run, so one job may miss an executor.
     """
     began = time.monotonic()
+    look = _look_at(spark, storage, rounds=rounds)
+    took = round(time.monotonic() - began, 3)
+    return report_of(spark, storage.url, look.problems, workers=look.workers.values(), took_seconds=took)
+
+
+def _look_at(spark: SparkSession, storage: Storage, *, rounds: int) -> _Look:
     look = _Look(spark, storage)
     try:
         look.run(rounds)
     finally:
         look.clean()
-    took = round(time.monotonic() - began, 3)
-    return report_of(spark, storage.url, look.problems, workers=look.workers.values(), took_seconds=took)
+    return look
 
 
 def report_of(
@@ -213,6 +230,20 @@ class _Look:
         self._written: list[str] = []
         self.workers: dict[tuple[str, int], Worker] = {}
         self.problems: list[Problem] = []
+        self.cause: Exception | None = None  # of the first problem, where there was an error
+        self._kind = ""  # of the first problem
+
+    def error(self) -> AlpheusError:
+        """Return the first problem as an error."""
+        problem = self.problems[0]
+        if isinstance(self.cause, AlpheusError):
+            return self.cause
+        message = f"{problem.where}: {problem.message}"
+        if self._kind == "denied":
+            return Denied(message, hint=problem.hint)
+        if self._kind == "unavailable":
+            return Unavailable(message, kind="storage_unavailable", hint=problem.hint)
+        return InvalidInput(message, kind="bad_configuration", hint=problem.hint)
 
     def run(self, rounds: int) -> None:
         if not self._try("driver", self._store, TOKEN_FILE, self._token):
@@ -226,22 +257,32 @@ class _Look:
         self._try("executor", self._read_by_spark)
 
     def _try(self, where: str, act: Any, *arguments: Any) -> bool:
+        """Return whether a step succeeded, and tell its error if it failed."""
         try:
             act(*arguments)
-        except (AlpheusError, PySparkException) as error:
+        except (AlpheusError, PySparkException, Py4JError) as error:
+            if not self.problems:
+                self.cause = error
             told = error.message if isinstance(error, AlpheusError) else str(error)
             self._tell(where, told, error.hint if isinstance(error, AlpheusError) else "")
             return False
         return True
 
     def _tell(self, where: str, told: str, hint: str = "") -> None:
-        lines = [line.strip() for line in told.splitlines() if line.strip()]
-        found = next((text for pattern, text in _HINTS if re.search(pattern, told)), "")
+        lines = [line.strip() for line in told.splitlines()]
+        lines = [line for line in lines if line and not re.match(r"at |File \"|\.\.\. ", line)]
+        text = "\n".join(lines)
+        kind, found = next(
+            ((kind, hint) for pattern, kind, hint in _REASONS if re.search(pattern, text)), ("", "")
+        )
+        raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        message = raised[-1] if "Traceback" in text and raised else " ".join(lines)
+        self._kind = self._kind if self.problems else kind
         self.problems.append(
             Problem(
                 where=where,
-                message=" ".join(lines)[:500],
-                hint=found or hint or "read the logs of that process",
+                message=redact_text(message)[:500],
+                hint=hint or found or "read the logs of that process",
             )
         )
 
@@ -294,7 +335,7 @@ class _Look:
     def _is_seen(self, name: str) -> bool:
         try:
             return run(self._storage.read(self._folder + name, size_max=1 << 10)) == self._token
-        except AlpheusError:
+        except NotFound:
             return False
 
     def _read_by_spark(self) -> None:
@@ -303,7 +344,8 @@ class _Look:
         data = buffer.getvalue().to_pybytes()
         self._store("driver.parquet", data)
         schema = t.StructType([t.StructField("id", t.LongType())])
-        path = hadoop_path(self._storage, f"{self._folder}driver.parquet", glob=is_connect(self._spark))
+        is_glob = is_local(self._storage) or is_connect(self._spark)
+        path = hadoop_path(self._storage, f"{self._folder}driver.parquet", glob=is_glob)
         if is_local(self._storage):
             frame = self._spark.read.schema(schema).parquet(path)
         else:
@@ -314,11 +356,13 @@ class _Look:
 
     def clean(self) -> None:
         """Remove what was stored. A store that forbids deleting keeps a few small files, which nothing refers to."""
-        for path in self._written:
-            try:
-                run(self._storage.delete(path))
-            except AlpheusError:
-                return
+        run(self._delete_all())
+        if is_local(self._storage):
+            with contextlib.suppress(OSError):
+                Path(task_place(self._storage, self._folder)[0]).rmdir()
+
+    async def _delete_all(self) -> None:
+        await asyncio.gather(*(self._storage.delete(path) for path in self._written), return_exceptions=True)
 
 
 # --- what a session tells ----------------------------------------------------------------------------
@@ -344,12 +388,17 @@ def _count_executors(spark: SparkSession) -> int | None:
         return None
     context: Any = spark._jsc
     known = int(context.sc().getExecutorMemoryStatus().size())
-    return known if _master_of(spark).startswith("local[") else known - 1  # one is the driver
+    return known if _runs_in_driver(spark) else known - 1  # one is the driver
 
 
 def _count_tasks(spark: SparkSession) -> int:
     """Return how many tasks run at once, within bounds."""
-    if _master_of(spark).startswith("local["):
+    if _runs_in_driver(spark):
         return 1
     slots = 8 if is_connect(spark) else spark.sparkContext.defaultParallelism
     return max(1, min(slots, TASKS_MAX))
+
+
+def _runs_in_driver(spark: SparkSession) -> bool:
+    """Return whether tasks run in the driver's own process, so that there is one executor."""
+    return not is_connect(spark) and re.match(r"local(\[|$)", _master_of(spark)) is not None

@@ -287,13 +287,16 @@ def _open_s3(arguments: dict[str, Any]) -> Any:
 
     if arguments["tls_ca_file_path"] is None:
         del arguments["tls_ca_file_path"]
-    try:
-        return S3FileSystem(**arguments)
-    except TypeError:
-        if "tls_ca_file_path" in arguments:
-            raise ValueError(f"AWS_CA_BUNDLE is set, which pyarrow {pa.__version__} does not take") from None
-        del arguments["allow_delayed_open"]  # a small file then takes three requests
-        return S3FileSystem(**arguments)
+    for optional in ("allow_delayed_open", "tls_ca_file_path"):
+        try:
+            return S3FileSystem(**arguments)
+        except TypeError:
+            arguments.pop(optional, None)  # without the first, a small file takes three requests
+            if optional == "tls_ca_file_path" and os.environ.get("AWS_CA_BUNDLE"):
+                raise ValueError(
+                    f"AWS_CA_BUNDLE is set, which pyarrow {pa.__version__} does not take"
+                ) from None
+    return S3FileSystem(**arguments)
 
 
 def put_file(store: Any, path: str, parts: list[bytes]) -> None:
