@@ -72,15 +72,9 @@ async def write_files(
     """
     if file_size_target < 1:
         raise InvalidInput(f"file_size_target={file_size_target} is not positive")
-    footer = {
-        "alpheus.catalog_id": catalog_id,
-        "alpheus.table_id": table.id,
-        "alpheus.transaction_id": transaction_id,
-        "alpheus.schema_id": str(table.schema_id),
-    }
     encoder = FileEncoder(
         schema_of_columns(table.columns),
-        {key: value for key, value in footer.items() if value},
+        footer_of(table, transaction_id, catalog_id),
         file_size_target=file_size_target,
     )
     folder = fmt.data_folder(table.id, transaction_id, identities.uuid4())
@@ -133,6 +127,17 @@ class WrittenRows(msgspec.Struct, frozen=True, kw_only=True):
 
     segments: tuple[Segment, ...]
     rows: int
+
+
+def footer_of(table: TableDef, transaction_id: str, catalog_id: str) -> dict[str, str]:
+    """Return the key-value metadata that each file of a write has in its footer: whose file it is."""
+    footer = {
+        "alpheus.catalog_id": catalog_id,
+        "alpheus.table_id": table.id,
+        "alpheus.transaction_id": transaction_id,
+        "alpheus.schema_id": str(table.schema_id),
+    }
+    return {key: value for key, value in footer.items() if value}
 
 
 async def write_rows(

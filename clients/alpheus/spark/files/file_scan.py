@@ -33,17 +33,13 @@ REQUIRED_SETTINGS = {
     # Columns are found by id, so that a renamed column is found and none is mistaken for another.
     "spark.sql.parquet.fieldId.read.enabled": "true",
     "spark.sql.parquet.fieldId.read.ignoreMissing": "false",
-    "spark.sql.parquet.fieldId.write.enabled": "true",
     # A struct is NULL exactly where it is NULL, also if the file has none of the fields that a query reads.
     "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "false",
     # A missing or damaged file is an error, not fewer rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     # Values as other readers read them.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.writeLegacyFormat": "false",
     # Filters reach Parquet unchanged. Java's older classes change days that their calendar leaves out (1582-10-05 to
     # 14), and then rows would be skipped.
     "spark.sql.datetime.java8API.enabled": "true",
@@ -56,6 +52,11 @@ _PATH_FILTER = "mapreduce.input.pathFilter.class"
 
 SETTINGS = {
     **REQUIRED_SETTINGS,
+    # Files that Spark's own writer makes, for `append_files`. Tables do not need these.
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
     # Above this number of paths Spark lists them in a job of its own, with one task a path.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }

@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 
 from alpheus.rows import encoder
 from alpheus.rows.encoder import FILE_SIZE_TARGET
+from alpheus.rows.file_writer import footer_of
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.files import task_writer
 from alpheus.spark.files.file_scan import check_session
@@ -80,7 +81,13 @@ def check_frame(df: object) -> None:
 
 
 def stage(
-    df: DataFrame, storage: Storage, lists: FileLists, table: TableDef, *, transaction_id: str
+    df: DataFrame,
+    storage: Storage,
+    lists: FileLists,
+    table: TableDef,
+    *,
+    transaction_id: str,
+    catalog_id: str,
 ) -> Staged:
     """Run `df` once, and store its rows as durable files of the table, listed in one segment. Each file holds rows of
     one partition, in the table's order.
@@ -89,7 +96,8 @@ def stage(
     when a required column contains NULLs. Files of a failed write are left to garbage collection.
     """
     check_session(df.sparkSession)
-    found = write(fit_frame(df, table.columns), storage, table, table.columns, transaction_id=transaction_id)
+    ready = fit_frame(df, table.columns)
+    found = write(ready, storage, table, table.columns, transaction_id=transaction_id, catalog_id=catalog_id)
     return list_in_segment(storage, lists, table, found)
 
 
@@ -100,6 +108,7 @@ def write(
     columns: tuple[Column, ...],
     *,
     transaction_id: str,
+    catalog_id: str,
     is_arranged: bool = True,
     by: str = "",
     file_size_target: int = FILE_SIZE_TARGET,
@@ -133,7 +142,7 @@ def write(
         filesystem=filesystem,
         profile=profile,
         schema=schema.serialize().to_pybytes(),
-        footer={"alpheus.table_id": table.id, "alpheus.transaction_id": transaction_id},
+        footer=footer_of(table, transaction_id, catalog_id),
         codec=codec,
         file_size_target=file_size_target,
         has_key=bool(key),

@@ -148,7 +148,13 @@ class Rows:
     def stage(self, df: DataFrame) -> Staged:
         """Run a frame into files of the table."""
         lake = self._lake
-        return writes.stage(df, lake.storage, lake.lists, self.table, transaction_id=self._tx.id)
+        return writes.stage(
+            df, lake.storage, lake.lists, self.table, transaction_id=self._tx.id, catalog_id=self._catalog_id
+        )
+
+    @property
+    def _catalog_id(self) -> str:
+        return core_of(self._tx).session.catalog_id
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
         """Run a frame into files that only this transaction reads."""
@@ -159,6 +165,7 @@ class Rows:
             self.table,
             columns,
             transaction_id=self._tx.id,
+            catalog_id=self._catalog_id,
             is_arranged=False,
         )
 
@@ -258,6 +265,7 @@ class Rows:
                 self.table,
                 self.table.columns,
                 transaction_id=self._tx.id,
+                catalog_id=self._catalog_id,
                 by=name,
                 file_size_target=target_size,
             )

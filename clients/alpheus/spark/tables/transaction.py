@@ -183,7 +183,10 @@ class SparkTransaction:
             )
         with name_missing_files(self._lake):  # `df` may read any table of the catalog
             ready = check_texts(df, table.columns)
-            return writes.stage(ready, self._lake.storage, self._lake.lists, table, transaction_id=self.id)
+            lake, session = self._lake, core_of(self._tx).session
+            return writes.stage(
+                ready, lake.storage, lake.lists, table, transaction_id=self.id, catalog_id=session.catalog_id
+            )
 
 
 def _arrow_schema(df_or_schema: DataFrame | t.StructType | str) -> pa.Schema:
