@@ -1,7 +1,7 @@
 """A real pipeline is killed again and again, and its outputs are as if each input version was processed once.
 
-The processes are real: the daemon, the Spark driver (`kills_driver.py`) and its Python workers. Meanwhile a loader
-commits input versions.
+The processes are real: the daemon, the Spark driver (`kills_driver.py`) and its Python workers, and the S3 server where
+the catalog is stored in a bucket. Meanwhile a loader commits input versions.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from alpheus_test_servers import S3Server
 
 import alpheus
 from alpheus.demo import data
 from alpheus.errors import NotFound
+from alpheus.sync.portal import run
+from alpheus_journal.storage import Storage
 
 PATIENCE_SECONDS = 300
 INT = pa.int64()
@@ -156,10 +159,44 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+KILLS_SMALL, KILLS_FULL = 3, 50
+PARTS = [f"{place}{number}" for place in ("part", "s3-part") for number in range(4)]
+"""The parts of the full runs: 200 kills over a disk, and 200 over S3. Each part has its own catalog and can run alone:
+`-k part2`, `-k s3-part2`."""
+
+
+NAMES = (
+    "worker of totals", "daemon at work", "driver, totals staged", "daemon before the commit of named",
+    "driver, named committed", "driver at any moment", "worker of named", "driver, named staged",
+    "daemon before the commit of totals", "driver, totals committed", "S3 server",
+)  # fmt: skip
+"""The kinds of kills, in the order in which a part does each of them once."""
+
+
+@pytest.fixture(params=PARTS)
+def part(request: pytest.FixtureRequest, lane_count: Callable[[int, int], int]) -> str:
+    if request.param != "part0" and not lane_count(0, 1):
+        pytest.skip("make slow LANE=pipeline_kills")
+    return str(request.param)
+
+
 @pytest.fixture
-def daemon(folder: Path) -> Iterator[Daemon]:
-    alpheus.create(f"file://{folder}/lake").close()
-    daemon = Daemon(f"file://{folder}/lake", folder)
+def server(part: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3Server | None:
+    """The S3 server that stores the catalog; None for a disk."""
+    if not part.startswith("s3"):
+        return None
+    jars = request.getfixturevalue("hadoop_aws_jars")
+    monkeypatch.setenv("ALPHEUS_TEST_JARS", ",".join(map(str, jars)))
+    found = request.getfixturevalue("crash_s3")
+    assert isinstance(found, S3Server)
+    return found
+
+
+@pytest.fixture
+def daemon(server: S3Server | None, folder: Path) -> Iterator[Daemon]:
+    url = f"file://{folder}/lake" if server is None else server.url()
+    alpheus.create(url).close()
+    daemon = Daemon(url, folder)
     yield daemon
     daemon.close()
 
@@ -208,8 +245,8 @@ Row = tuple[Any, ...]
 class Growing:
     """The rows of an append-only table, version after version. Each file is read once."""
 
-    def __init__(self, lake: Path, name: str) -> None:
-        self._lake = lake
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage = storage
         self._name = name
         self._seen: set[str] = set()
 
@@ -222,7 +259,8 @@ class Growing:
         columns = [name for name, _ in SCHEMAS[self._name]]
         found: list[Row] = []
         for path in sorted(paths - self._seen):
-            read = pq.read_table(self._lake / path, columns=columns)
+            stored = run(self._storage.read(path, size_max=1 << 30))
+            read = pq.read_table(pa.BufferReader(stored), columns=columns)
             found += zip(*(column.to_pylist() for column in read.columns), strict=True)
         self._seen = paths
         return found
@@ -241,11 +279,12 @@ class Owed:
         return not self._balance
 
 
-def check_versions(catalog: alpheus.Catalog, lake: Path, weather: list[tuple[int, str, int]]) -> int:
+def check_versions(catalog: alpheus.Catalog, weather: list[tuple[int, str, int]]) -> int:
     """Check at every version, row by row, that the outputs of each stage follow from the inputs at its position.
     Return the number of versions."""
     airlines = catalog.read("ref.airlines").to_pylist()
     upper = {row["carrier"]: row["name"].upper() for row in airlines}
+    lake = catalog.storage()
     flights, named, runs = (Growing(lake, name) for name in ("ops.flights", "mart.named", "mart.runs"))
     log, worked_in = Growing(lake, "mart.weather_log"), Growing(lake, "mart.named")
     named_owed, log_owed, runs_owed = Owed(), Owed(), Owed()
@@ -280,20 +319,12 @@ def check_versions(catalog: alpheus.Catalog, lake: Path, weather: list[tuple[int
     return looked
 
 
-KILLS_SMALL, KILLS_FULL = 3, 50
-PARTS = 4
-"""The parts of the full run of 200 kills. Each part has its own catalog and can run alone: `-k part2`."""
-
-
-@pytest.fixture(params=[f"part{number}" for number in range(PARTS)])
-def part(request: pytest.FixtureRequest, lane_count: Callable[[int, int], int]) -> None:
-    if request.param != "part0" and not lane_count(0, 1):
-        pytest.skip("make slow LANE=pipeline_kills")
-
-
-@pytest.mark.usefixtures("part")
 def test_whatever_is_killed_each_version_is_worked_in_once(
-    daemon: Daemon, catalog: alpheus.Catalog, folder: Path, lane_count: Callable[[int, int], int]
+    daemon: Daemon,
+    catalog: alpheus.Catalog,
+    server: S3Server | None,
+    folder: Path,
+    lane_count: Callable[[int, int], int],
 ) -> None:
     seed = int(os.environ.get("ALPHEUS_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"ALPHEUS_SEED={seed}")
@@ -337,6 +368,13 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
         until(lambda: daemon.process.poll() is not None, driver.lives)
         daemon.start()
 
+    def kill_the_server_while_it_stores() -> None:
+        assert server is not None
+        time.sleep(moments.uniform(0, 1.0))
+        server.kill()
+        time.sleep(moments.uniform(0, 0.5))
+        server.start()
+
     # A short run has the first six: each way and each stage once. Each part of the full run has all.
     kinds: list[Callable[[], object]] = [
         lambda: kill_a_worker_of("totals"),
@@ -350,13 +388,18 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
         lambda: kill_the_daemon_before_a_commit_of("totals"),
         lambda: kill_driver_by("kill-committed-totals"),
     ]
+    if server is not None:
+        kinds.append(kill_the_server_while_it_stores)
     kills = lane_count(KILLS_SMALL, KILLS_FULL)
+    done: Counter[str] = Counter()
     try:
         until(lambda: len(positions(catalog)) == 2, driver.lives)
         loader = Loader(catalog, 0.4 if kills == KILLS_SMALL else 1.0)
         caught_up()
         for number in range(kills):
-            (kinds[number] if number < len(kinds) else moments.choice(kinds))()
+            place = number if number < len(kinds) else moments.randrange(len(kinds))
+            kinds[place]()
+            done[NAMES[place]] += 1
             if number < len(kinds) or moments.random() < 0.5:
                 caught_up()  # else the next kill meets the rest of the last one
             else:
@@ -388,10 +431,11 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
     weather = weather_history(catalog)
     log = catalog.read("mart.weather_log").to_pylist()
     assert Counter((row["id"], row["change"], row["at"]) for row in log) == Counter(weather)
-    looked = check_versions(catalog, folder / "lake", weather)
+    looked = check_versions(catalog, weather)
     report = catalog.admin.check()
     assert report.findings == ()
     waited = sorted(r["waited_ms"] for r in driver.results() if isinstance(r["waited_ms"], float))
+    print(dict(done))
     print(
         f"{kills} kills, {driver.starts} drivers, {loader.commits} loads, {len(waited)} runs, {looked} versions looked"
         f" at, p50 from commit to call {waited[len(waited) // 2]:.0f} ms"

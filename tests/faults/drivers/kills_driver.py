@@ -112,7 +112,10 @@ def report(result: RunResult) -> None:
 
 
 def main() -> None:
-    spark = session("kills", cores=2, settings={"spark.driver.memory": "1g"})
+    settings = {"spark.driver.memory": "1g"}
+    if jars := os.environ.get("ALPHEUS_TEST_JARS"):
+        settings["spark.jars"] = jars
+    spark = session("kills", cores=2, settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     with alpheus.connect(sys.argv[1], timeout=10) as catalog:
         mart.serve(SparkCatalog(spark, catalog), on_result=report)

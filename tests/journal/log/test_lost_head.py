@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -98,11 +98,14 @@ async def test_a_deleted_head_keeps_writers_from_taking_its_number(by: str, coun
 
 
 @pytest.mark.slow
-async def test_deleted_heads_of_every_length_on_every_store(tmp_path: Path) -> None:
+async def test_deleted_heads_of_every_length_on_every_store(
+    tmp_path: Path, lane_count: Callable[[int, int], int]
+) -> None:
     """The test covers stores in files and in memory, both widths, each record of the head, and one to all of the
     catalog's versions deleted."""
-    cases = itertools.product(BY, range(1, 13), (32, 64), (False, True))
-    for number, (by, count, digits, in_files) in enumerate(cases):
+    cases = [*itertools.product(BY, range(1, 13), (32, 64), (False, True))]
+    for number in range(0, len(cases), lane_count(11, 1)):
+        by, count, digits, in_files = cases[number]
         storage: Storage = MemoryStorage()
         if in_files:
             storage = await asyncio.to_thread(LocalStorage, str(tmp_path / str(number)), create=True)
