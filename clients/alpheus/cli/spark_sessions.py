@@ -75,7 +75,7 @@ def spark_doctor(settings: Settings, conf: tuple[tuple[str, str], ...]) -> int:
       alpheus spark doctor --catalog s3://bucket/lake
       alpheus spark doctor --conf spark.master=spark://host:7077
     """
-    with open_session(settings, "alpheus doctor", conf) as (session, catalog):
+    with open_session(settings, "doctor", conf) as (session, catalog):
         from alpheus.spark import doctor
 
         with output.show_waiting("asking the executors"):

@@ -6,6 +6,7 @@
 
     catalog      SparkCatalog: what users call; nothing below imports it
     tables       how are a table's rows read and written by Spark?
+    files        how does Spark read and write exactly the files that a catalog lists?
     streams      how do Spark's own streams and data sources read and write a catalog?
     job_run      the run that a pipeline's job is called with
     job_trial    the same for a test, without catalog or storage
@@ -49,6 +50,10 @@ def __getattr__(name: str) -> Any:
         from alpheus.spark import jars
 
         return getattr(jars, name)
+    if name in ("Problem", "Report", "Worker"):
+        from alpheus.spark.files import probe
+
+        return getattr(probe, name)
     from alpheus.spark import catalog
 
     return getattr(catalog, name)

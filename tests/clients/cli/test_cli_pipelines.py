@@ -83,12 +83,12 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Install a lake without Spark and a module for pipelines, and return the module."""
 
     @contextlib.contextmanager
-    def lake(settings: cli.frame.Settings, name: str) -> Iterator[str]:
+    def lake(settings: cli.frame.Settings, name: str, conf: tuple[tuple[str, str], ...]) -> Iterator[str]:
         yield name
 
     module = type(sys)("fake_marts")
     monkeypatch.setitem(sys.modules, "fake_marts", module)
-    monkeypatch.setattr(cli.pipelines, "_open_lake", lake)
+    monkeypatch.setattr(cli.pipelines, "open_lake", lake)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return module
 
