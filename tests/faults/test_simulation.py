@@ -57,7 +57,7 @@ from alpheus_journal.workspace.workspace import Workspace
 from alpheus_pb.v1 import service_pb2 as pb
 
 SCRIPT = Path(__file__)
-SEEDS_SMALL, SEEDS_FULL = 40, 2000
+SEEDS_SMALL, SEEDS_FULL = 20, 2000
 WORKERS = 2
 BROKEN_SEEDS_MAX = 60
 
@@ -532,6 +532,7 @@ ROW_PLANS = {
 
 LONG_TO_FIND = {
     "hides additions of others",
+    "moves rows that were hidden",
     "ignores files that went",
     "ignores that all rows were replaced",
     "writes rows again that were hidden",
