@@ -1,4 +1,4 @@
-"""What a look at a session and a catalog finds, before the first write and for `alpheus spark doctor`."""
+"""A look at a session and a catalog names each fault, before the first write and for `alpheus spark doctor`."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def test_the_first_write_looks_once(
     looks: list[int] = []
     whole = probing._look_at
 
-    def counted(*arguments: Any, **options: Any) -> Any:
+    def count_look(*arguments: Any, **options: Any) -> Any:
         looks.append(1)
         return whole(*arguments, **options)
 
-    monkeypatch.setattr(probing, "_look_at", counted)
+    monkeypatch.setattr(probing, "_look_at", count_look)
     monkeypatch.setattr(probing, "_passed", set())
     with monkeypatch.context() as patch:
         change_place(patch, leave)

@@ -167,7 +167,7 @@ def lose_a_file(lake: SparkCatalog, s3_server: S3Server) -> None:
 
 @pytest.mark.parametrize("rows", [1, 40_000], ids=["shorter", "longer"])
 def test_a_file_of_another_size_is_not_read(lake: SparkCatalog, s3_server: S3Server, rows: int) -> None:
-    """What another program stored at the path of a file is an error. Its rows never come as the table's."""
+    """A read fails when another program stored a file at the path. Its rows never come as the table's."""
     lake.create_table("s.t", frame(lake.spark))
     table = lake.catalog.load_table("s.t").definition
     [first, *_] = lake.lists.of(table.id, table.segments)

@@ -160,12 +160,12 @@ async def test_who_is_far_behind_reads_many_at_once() -> None:
     rounds = 0
     take = reader.follower.take
 
-    async def counted(version: int, count: int = 1, *, verify: bool = False) -> None:
+    async def count_round(version: int, count: int = 1, *, verify: bool = False) -> None:
         nonlocal rounds
         rounds += 1
         await take(version, count, verify=verify)
 
-    reader.follower.take = counted  # type: ignore[method-assign]
+    reader.follower.take = count_round  # type: ignore[method-assign]
     assert (await reader.refresh()).version == 40
     assert rounds <= 8, "2, 4, then 8 at once"
     assert slow.requests["read"] <= 2 * 40 + 20, "little is asked for in vain"

@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
 from alpheus.spark.files.column_names import read_names, rename_columns
 from alpheus.spark.files.file_index import read_listed
-from alpheus.spark.files.locations import hadoop_path, is_connect, is_local
+from alpheus.spark.files.locations import hadoop_path, is_local, spark_path
 from alpheus.spark.files.schemas import adapt_scan, spark_schema
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
@@ -150,10 +150,9 @@ def scan(
     variants = [tuple(columns)]  # the columns as files name them
     known: dict[int | None, int] = {}  # schema id → number of the variant
     root = ""
-    is_glob = is_local(storage) or is_connect(spark)  # see `file_index`
     for file in files:
         # Only the root needs escaping and decoding; paths of data files below it do not.
-        root = root or hadoop_path(storage, file.path, glob=is_glob).removesuffix(file.path)
+        root = root or spark_path(spark, storage, file.path).removesuffix(file.path)
         if file.schema_id not in known:
             named = read_names(storage, file).of(columns)
             if named not in variants:
@@ -166,7 +165,7 @@ def scan(
     frames = []
     for (absent, variant), (paths, unsure) in sorted(groups.items()):
         there = spark_schema(variants[variant], nullable=True)
-        df = _relation(spark, storage, paths, there)
+        df = read_files(spark, storage, paths, there)
         selected: list[SparkColumn | str] = [*rename_columns(df, schema)] if variant else ["*"]
         if label:
             # The last five parts of a file's address are its path below the prefix.
@@ -212,10 +211,10 @@ def _may_hold_nan_or_zero(file: DataFile, column: Column) -> bool:
     )
 
 
-def _relation(
+def read_files(
     spark: SparkSession, storage: Storage, files: Sequence[tuple[str, int]], schema: t.StructType
 ) -> DataFrame:
-    """Return the rows of files, given as Hadoop paths with sizes in bytes, as a bare relation."""
+    """Return the rows of files, given as `spark_path` returns them with sizes in bytes, as a bare relation."""
     if is_local(storage):
         return _parquet(spark.read.options(**_READ_OPTIONS).schema(schema), [path for path, _ in files])
     return read_listed(spark, files, schema, _READ_OPTIONS)

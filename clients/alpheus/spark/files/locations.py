@@ -26,6 +26,14 @@ def is_connect(spark: SparkSession) -> bool:
     return getattr(spark, "_jsparkSession", None) is None
 
 
+def hadoop_version(spark: SparkSession) -> str:
+    """Return the version of Hadoop in Spark's JVM; empty with Spark Connect."""
+    if is_connect(spark):
+        return ""
+    jvm: Any = spark._jvm
+    return str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+
+
 def is_local(storage: Storage) -> bool:
     """Return whether the files of the storage are files of a disk that this machine and all workers see."""
     return storage.uri("data").startswith("file:")
@@ -47,6 +55,11 @@ def hadoop_path(storage: Storage, path: str, *, glob: bool) -> str:
     if glob:
         plain = "".join(f"\\{character}" if character in _GLOB else character for character in plain)
     return f"{_HADOOP_SCHEMES[scheme]}://{plain}"
+
+
+def spark_path(spark: SparkSession, storage: Storage, path: str) -> str:
+    """Return the file as scans of this session take it. Only `file_index` takes it without patterns (`hadoop_path`)."""
+    return hadoop_path(storage, path, glob=is_local(storage) or is_connect(spark))
 
 
 _HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
@@ -185,7 +198,7 @@ def _check_jars(spark: SparkSession) -> None:
     source = found.getProtectionDomain().getCodeSource()
     jar = "" if source is None else str(source.getLocation().toString())
     version = re.search(r"hadoop-aws-(\d[\w.-]*)\.jar", jar)
-    hadoop = str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
+    hadoop = hadoop_version(spark)
     if version is not None and version[1] != hadoop:
         raise InvalidInput(
             f"Spark has Hadoop {hadoop}, but hadoop-aws {version[1]}, which fails in the middle of a job",

@@ -14,7 +14,6 @@ import functools
 import platform
 import re
 import time
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
 from alpheus.spark.files import task_probe
-from alpheus.spark.files.file_index import read_listed
-from alpheus.spark.files.locations import hadoop_path, is_connect, is_local, task_place
+from alpheus.spark.files.file_scan import read_files
+from alpheus.spark.files.locations import hadoop_version, is_connect, is_local, spark_path, task_place
 from alpheus.spark.files.task_probe import TOKEN_FILE, Probe
 from alpheus.sync.portal import run
 from alpheus_journal.clock import RandomIdentities
@@ -85,7 +84,7 @@ _REASONS = (
         "let that process reach the endpoint in the catalog's URL",
     ),
 )
-"""What errors of pyarrow, the AWS SDK and Spark say → the kind of the problem → what to do."""
+"""A pattern of the errors of pyarrow, the AWS SDK and Spark, the kind of the problem, and the hint."""
 
 cloudpickle.register_pickle_by_value(task_probe)  # type: ignore[no-untyped-call]
 
@@ -115,7 +114,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not work. `where`: "driver", "executor" (its JVM), or the host of a worker."""
+    """Names one thing that does not work. `where`: "driver", "executor" (its JVM), or the host of a worker."""
 
     where: str
     message: str
@@ -123,7 +122,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look found. `executors` is their number, or None if unknown. `took_seconds` counts all jobs."""
+    """Holds the result of a look. `executors` is their number, or None if unknown. `took_seconds` counts all jobs."""
 
     catalog: str
     spark: str
@@ -208,7 +207,7 @@ def report_of(
     return Report(
         catalog=redact_url(url),
         spark=spark_version,
-        hadoop=_hadoop_version(spark),
+        hadoop=hadoop_version(spark),
         master=_master_of(spark),
         python=platform.python_version(),
         pyarrow=pa.__version__,
@@ -226,7 +225,7 @@ class _Look:
         self._spark = spark
         self._storage = storage
         self._folder = f"{SCRATCH_FOLDER}{RandomIdentities().uuid4()}/"
-        self._token = uuid.uuid4().hex.encode()
+        self._token = self._folder.encode()
         self._written: list[str] = []
         self.workers: dict[tuple[str, int], Worker] = {}
         self.problems: list[Problem] = []
@@ -344,12 +343,8 @@ class _Look:
         data = buffer.getvalue().to_pybytes()
         self._store("driver.parquet", data)
         schema = t.StructType([t.StructField("id", t.LongType())])
-        is_glob = is_local(self._storage) or is_connect(self._spark)
-        path = hadoop_path(self._storage, f"{self._folder}driver.parquet", glob=is_glob)
-        if is_local(self._storage):
-            frame = self._spark.read.schema(schema).parquet(path)
-        else:
-            frame = read_listed(self._spark, [(path, len(data))], schema, {})
+        path = spark_path(self._spark, self._storage, f"{self._folder}driver.parquet")
+        frame = read_files(self._spark, self._storage, [(path, len(data))], schema)
         found = [row.id for row in frame.select("*").collect()]
         if found != [1]:
             self._tell("executor", f"Spark read {found} from a file that holds the row 1")
@@ -374,13 +369,6 @@ def _master_of(spark: SparkSession) -> str:
 
 def _application_of(spark: SparkSession) -> str:
     return spark.conf.get("spark.app.id", "") or str(id(spark))
-
-
-def _hadoop_version(spark: SparkSession) -> str:
-    if is_connect(spark):
-        return ""
-    jvm: Any = spark._jvm
-    return str(jvm.org.apache.hadoop.util.VersionInfo.getVersion())
 
 
 def _count_executors(spark: SparkSession) -> int | None:

@@ -21,7 +21,7 @@ RESULT = (
     "host STRING, process BIGINT, python STRING, pyarrow STRING, alpheus STRING, millis BIGINT, file STRING,"
     " step STRING, error STRING"
 )
-"""What one task found.
+"""The columns of the result of one task.
 
 - `host`, `process`: the machine, and the process whose children are the Python workers of one executor.
 - `alpheus`: the version that the worker could import; empty when it is not installed there.
