@@ -101,13 +101,14 @@ def spark() -> Iterator[SparkSession]:
     """
     from alpheus.spark import session
 
-    settings = {"spark.driver.memory": "1g"}
+    # A refusal of a task is tried twice here, not four times.
+    settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
     if jars := servers.find_jars():
         settings["spark.jars"] = ",".join(map(str, jars))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in servers.ENVIRONMENT.items():
             patch.setenv(name, value)
-        spark = session("alpheus tests", cores=2, settings=settings)
+        spark = session("alpheus tests", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
     spark.stop()
