@@ -64,12 +64,23 @@ class Tally:
         self.acknowledged: dict[str, tuple[int, str]] = {}  # message -> (version, transaction id)
         self.unknown: set[str] = set()
         self.waiters: list[tuple[int, asyncio.Event]] = []
+        self.silent: set[str] = set()  # writers without an answer since the last `hear_all`
+        self.all_heard = asyncio.Event()
 
     def acknowledge(self, message: str, version: int, transaction_id: str) -> None:
         self.acknowledged[message] = (version, transaction_id)
         for count, event in self.waiters:
             if len(self.acknowledged) >= count:
                 event.set()
+        self.silent.discard(message.partition("/")[0])
+        if not self.silent:
+            self.all_heard.set()
+
+    async def hear_all(self) -> None:
+        """Wait until each writer has had an answer."""
+        self.silent = {f"w{writer}" for writer in range(WRITERS)}
+        self.all_heard.clear()
+        await self.all_heard.wait()
 
     async def reach(self, count: int) -> None:
         event = asyncio.Event()
@@ -113,7 +124,10 @@ async def run_load(daemon: Daemon, kills: int, seed: int) -> Tally:
         writers = [
             group.create_task(write(catalog, index, tally, stop)) for index, catalog in enumerate(catalogs)
         ]
-        for _ in range(kills):
+        for number in range(kills):
+            if number % 5 == 0:
+                # On a slow machine a daemon lives shorter than a writer pauses. Each writer must meet one in time.
+                await tally.hear_all()
             await tally.reach(len(tally.acknowledged) + rng.randrange(1, 40))
             # Wait a random moment, so that kills do not fall on quiet points only.
             await asyncio.sleep(rng.random() * 0.01)
