@@ -4,7 +4,7 @@ PYTHON ?=
 ARGS ?=
 LANE ?=
 BENCH ?=
-JOBS ?= 2
+JOBS ?= 4
 UPGRADE ?=
 MODULES ?=
 COUNT ?= 6
@@ -46,7 +46,7 @@ $(JARS): $(STAMP) clients/alpheus/spark/hadoop_aws.lock .ci/hadoop-aws
 run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) $(JARS) ## run lint, types, drift of generated code, and every test at small counts (JOBS=2 files concurrently)
+test: lint types $(STAMP) $(SERVERS) $(JARS) ## run lint, types, drift of generated code, and every test at small counts (JOBS=4 processes; two of them start Spark)
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

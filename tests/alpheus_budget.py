@@ -6,6 +6,7 @@ limit: no test fails because a machine is slow. The table shows which part to sp
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -25,6 +26,9 @@ STARTS_SPARK = (
 PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/": "clients"} | dict.fromkeys(
     ("tests/faults/", "tests/fuzz/"), "faults"
 )
+SPARK_SESSIONS = 2
+"""The processes of a run that start a shared Spark session. A session takes ten seconds to start and a minute to become
+fast, and its JVM takes more than a gigabyte."""
 WHOLE_RUN_MIN = 3000
 """Tests. A run of fewer tests is a selection, and its times do not describe the parts."""
 
@@ -34,6 +38,15 @@ def part_of(node_id: str) -> str:
     if node_id.startswith(STARTS_SPARK):
         return "spark"
     return next((part for place, part in PARTS.items() if node_id.startswith(place)), "rest")
+
+
+def unit_of(node_id: str) -> str:
+    """Return the unit of work that a test belongs to: its file, or one of `SPARK_SESSIONS` groups of files that share a
+    Spark session. One process runs a whole unit."""
+    file = node_id.partition("::")[0]
+    if not file.startswith("tests/clients/spark/"):
+        return file
+    return f"spark-{zlib.adler32(file.encode()) % SPARK_SESSIONS}"
 
 
 def table_of(reports: list[pytest.TestReport]) -> list[str]:

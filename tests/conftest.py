@@ -10,6 +10,7 @@ import importlib.util
 import os
 import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import alpheus_budget as budget
 import alpheus_test_servers as servers
@@ -18,6 +19,7 @@ import pytest
 import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # Where rich is installed, structlog prints tracebacks with rich by default. rich then reads files: a blocking call.
 _plain = [
@@ -67,7 +69,7 @@ if not FULL:
     # run it.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-settings.register_profile("small", deadline=None, print_blob=True, max_examples=30)
+settings.register_profile("small", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile(
     "full", deadline=None, print_blob=True, max_examples=2000, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -164,6 +166,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if scaled:
             item.add_marker("slow")
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each process of a run whole files, and few processes those that share a Spark session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return budget.unit_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling | None:
+    return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_report_header() -> str:

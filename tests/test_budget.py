@@ -30,6 +30,13 @@ def test_a_few_tests_print_no_table() -> None:
     assert budget.table_of([report("tests/test_tidy.py::test_d", 3.0)]) == []
 
 
+def test_few_processes_share_spark_sessions() -> None:
+    files = sorted((budget.ROOT / "tests/clients/spark").glob("test_*.py"))
+    units = {budget.unit_of(f"{file.relative_to(budget.ROOT)}::test_x") for file in files}
+    assert units == {f"spark-{number}" for number in range(budget.SPARK_SESSIONS)}
+    assert budget.unit_of("tests/test_tidy.py::test_d[x::y]") == "tests/test_tidy.py"
+
+
 def test_the_places_of_the_budget_exist() -> None:
     for place in (*budget.STARTS_SPARK, *budget.PARTS):
         assert (budget.ROOT / place).exists(), place

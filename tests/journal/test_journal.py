@@ -194,7 +194,7 @@ async def write_at_random(
 async def test_random_histories_of_several_writers(
     digits: int, lane_count: Callable[[int, int], int]
 ) -> None:
-    for seed in range(lane_count(12, 1000)):
+    for seed in range(lane_count(8, 1000)):
         rng = random.Random(seed)
         lake = Lake(seed=seed)
         await lake.create(order=rng.choice((3, 4, 16)), version_digits=digits)
@@ -238,7 +238,7 @@ async def test_history_on_local_disk(tmp_path: Path, lane_count: Callable[[int, 
 async def test_groups_of_several_writers(state: bool, lane_count: Callable[[int, int], int]) -> None:
     """Writers act like daemons: they commit groups, and a refusal that depends on unpublished members goes first into
     the next group."""
-    seeds, accepted_count = lane_count(8, 500), 0
+    seeds, accepted_count = lane_count(5, 500), 0
     for seed in range(seeds):
         lake = Lake(seed=seed)
         await lake.create(order=4)
@@ -331,7 +331,7 @@ async def test_create_refuses_what_does_not_fit(lake: Lake, options: dict[str, o
 
 
 async def test_one_of_two_creators_wins(lane_count: Callable[[int, int], int]) -> None:
-    for seed in range(lane_count(20, 1000)):
+    for seed in range(lane_count(12, 1000)):
         lake = Lake(seed=seed)
 
         async def create(number: int, lake: Lake = lake, seed: int = seed) -> Journal:

@@ -586,7 +586,7 @@ def test_spark_answers_as_over_plain_files(
     story: Story, ways: dict[str, SparkCatalog], label: str, chosen: Chosen
 ) -> None:
     spark, pin = story.spark, story.pins[label]
-    texts = {name: pin.sql(QUERIES[name]) for name in chosen(QUERIES, 8)}
+    texts = {name: pin.sql(QUERIES[name]) for name in chosen(QUERIES, 12)}
     texts["all rows"] = " UNION ALL ".join(all_rows(table) for table in chosen(TABLES, 3))
     with plain_views(spark, pin):
         expected = asked(spark, texts)

@@ -333,7 +333,7 @@ async def test_a_transaction_and_its_cancellation_in_one_group(lake: Lake) -> No
 
 async def test_settling_races_with_the_commit(lane_count: Callable[[int, int], int]) -> None:
     states = set()
-    for seed in range(lane_count(40, 2000)):
+    for seed in range(lane_count(25, 2000)):
         lake = Lake(seed=seed)
         await lake.create()
         writer = await lake.open(InterleavedStorage(lake.storage, seed))

@@ -393,7 +393,7 @@ async def damaged(sea: Sea, path: str, how: int | None = None) -> None:
 @pytest.mark.usefixtures("small_bounds")
 async def test_it_says_what_reading_everything_says(lane_count: Callable[[int, int], int]) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(lane_count(25, 800)):
+    for seed in range(lane_count(15, 800)):
         await random_life(seed, seen)
     for what in (
         "committed",

@@ -624,7 +624,7 @@ async def test_an_event_needs_the_version_before_it_and_the_first_one_needs_none
 
 async def test_everything_at_once(lane_count: Callable[[int, int], int]) -> None:
     """Commits, refreshes, replays and readers interleave. Each reader sees every version once and in order."""
-    for seed in range(lane_count(25, 2000)):
+    for seed in range(lane_count(15, 2000)):
         lake = Lake(seed=seed)
         writer = await lake.create(order=3)
         journal = await lake.open(InterleavedStorage(lake.storage, seed, pauses_max=4))
