@@ -603,8 +603,13 @@ async def create(
     order: int = fmt.ORDER_DEFAULT,
     version_digits: int = 32,
     properties: Mapping[str, str] | None = None,
+    format_revision: int = fmt.FORMAT_REVISION,
 ) -> AsyncCatalog:
-    """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one."""
+    """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one.
+
+    Programs of an earlier release can use the catalog if `format_revision` is one that they know (`alpheus upgrade`
+    raises the revision later).
+    """
     url = catalog_url(url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
         raise InvalidInput(
@@ -619,6 +624,7 @@ async def create(
             order=order,
             version_digits=version_digits,
             properties=texts("properties", properties),
+            format_revision=format_revision,
             principal=claimed_principal(),
         )
     except BaseException:

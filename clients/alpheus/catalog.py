@@ -34,6 +34,7 @@ from alpheus.models import (
     LogEntry,
     Outcome,
     SavedTransaction,
+    Upgraded,
     VersionInfo,
 )
 from alpheus.rows.scan import Where
@@ -298,6 +299,15 @@ class Admin:
         the files itself, with a daemon or without, and raises InvalidInput (`storage_unreachable`) when it cannot.
         """
         return run(self._catalog._core().admin.check(after, footers, values))
+
+    def upgrade(self, dry_run: bool = False) -> Upgraded:
+        """Take the catalog to the newest revision of its format that this program knows.
+
+        From the commit on, programs of earlier releases refuse the catalog, to read and to write, with the error
+        `newer_format`: upgrade them first. No stored file is rewritten, and no catalog goes back. Repeating the call is
+        safe. Through a daemon, the daemon must know the revision, too. With `dry_run` nothing is committed.
+        """
+        return run(self._catalog._core().admin.upgrade(dry_run))
 
     def leases(self) -> list[Lease]:
         """Return the leases of readers, by version, including expired and damaged ones."""
@@ -697,7 +707,12 @@ def create(
     order: int = fmt.ORDER_DEFAULT,
     version_digits: int = 32,
     properties: Mapping[str, str] | None = None,
+    format_revision: int = fmt.FORMAT_REVISION,
 ) -> Catalog:
-    """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one."""
-    core = run(aio.create(url, order, version_digits, properties))
+    """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one.
+
+    Programs of an earlier release can use the catalog if `format_revision` is one that they know (`alpheus upgrade`
+    raises the revision later).
+    """
+    core = run(aio.create(url, order, version_digits, properties, format_revision))
     return Catalog(core, lambda: aio.connect(core.url))

@@ -131,6 +131,7 @@ def info_of(value: answers.CatalogInfo, url: str) -> Info:
         order=definition.order,
         properties=definition.properties,
         software_version=value.software_version,
+        format_revision=definition.format_revision,
         unverified_since=time_of(since) if (since := value.unverified_since_millis) else None,
         head_ahead=timedelta(milliseconds=value.head_ahead_millis),
     )

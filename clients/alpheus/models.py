@@ -62,6 +62,8 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     order: int
     properties: dict[str, str]
     software_version: str  # of the daemon or, without a daemon, of this library
+    format_revision: int = 1
+    """The revision of the format in which new versions are written."""
     unverified_since: datetime | None = None
     """When a daemon that started from a checkpoint began to answer without having compared the whole checkpoint with
     the tree. None means that the comparison is done. Until then commits rest on the tree."""
@@ -71,6 +73,20 @@ class Info(ShownStruct, frozen=True, kw_only=True):
 
     def _title(self) -> str:
         return f"{self.catalog_id} at version {self.version} of {redact_url(self.storage_url)}"
+
+
+class Upgraded(ShownStruct, frozen=True, kw_only=True):
+    """What an upgrade of a catalog did, or in a dry run would do."""
+
+    before: int
+    """The revision of the format before."""
+    revision: int
+    """The revision afterwards. Programs that do not know it refuse the catalog."""
+    commit: Commit | None = None
+    """The commit that upgraded. None when the catalog has the revision already, and in a dry run."""
+
+    def _title(self) -> str:
+        return f"revision {self.before} to {self.revision}"
 
 
 class VersionInfo(ShownStruct, frozen=True, kw_only=True):

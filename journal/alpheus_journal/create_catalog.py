@@ -46,6 +46,7 @@ async def create_catalog(
     properties: Mapping[str, str],
     node_file_size_max: int,
     name_size_max: int,
+    format_revision: int,
     principal: str,
     clock: Clock,
     identities: Identities,
@@ -58,6 +59,7 @@ async def create_catalog(
         dict(properties),
         node_file_size_max,
         name_size_max,
+        format_revision,
     )
     await _check_vacant(storage)
     await storage.prove()
@@ -66,7 +68,7 @@ async def create_catalog(
     files, root, commit_id = _first_root(
         definition, path, version_digits, clock.now_millis(), principal, identities
     )
-    files[path] = encode_definition(definition)
+    files[path] = encode_definition(definition, checksum=definition.format_revision >= 2)
     await _publish_first(storage, files, fmt.version_file(0, version_digits), root, commit_id, clock)
 
 
@@ -77,12 +79,14 @@ def _new_definition(
     properties: dict[str, str],
     node_file_size_max: int,
     name_size_max: int,
+    format_revision: int,
 ) -> CatalogDef:
     """Return the catalog's definition. Raises InvalidInput for limits out of range, or too large for the node files."""
     ranges = {
         "order": (order, fmt.ORDER_MIN, fmt.ORDER_MAX),
         "the node file limit": (node_file_size_max, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
         "the name limit": (name_size_max, 1, fmt.NAME_SIZE_BYTES_MAX),
+        "the format's revision": (format_revision, 1, fmt.FORMAT_REVISION),
     }
     for what, (value, low, high) in ranges.items():
         if not isinstance(value, int) or not low <= value <= high:
@@ -97,6 +101,7 @@ def _new_definition(
         view_name_size_max=name_size_max,
         node_file_size_max=node_file_size_max,
         properties=properties,
+        format_revision=format_revision,
     )
     row = definition.keys(version_digits).longest_key_size() + _POINTER_SIZE
     size_max = written_size_max(node_file_size_max, version_digits)
@@ -233,7 +238,13 @@ def _first_root(
         created_at_millis=now,
         size_max=written_size_max(definition.node_file_size_max, digits),
         digits=digits,
-        system=root_rows(0, catalog_def=path, catalog_id=definition.id, commit_id=commit_id),
+        system=root_rows(
+            0,
+            catalog_def=path,
+            catalog_id=definition.id,
+            commit_id=commit_id,
+            revision=definition.format_revision,
+        ),
         actions=[(key, row_value(data)) for key, data in rows],
     )
     return files, root, commit_id

@@ -25,7 +25,8 @@ Key = NewType("Key", str)
 """A padded tree key as stored. Python compares `str` by code point, which is the order of UTF-8 bytes."""
 NodePath = NewType("NodePath", str)
 
-FORMAT_REVISION = 1
+FORMAT_REVISION = 2
+"""The newest revision that this software reads and writes."""
 """The revision of this project's extensions. A reader refuses a root with a larger one."""
 MAJOR_VERSION = 0
 

@@ -142,6 +142,7 @@ class Journal:
         properties: Mapping[str, str] | None = None,
         node_file_size_max: int = fmt.NODE_FILE_SIZE_BYTES_DEFAULT,
         name_size_max: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+        format_revision: int = fmt.FORMAT_REVISION,
         principal: str = "",
         clock: Clock | None = None,
         identities: Identities | None = None,
@@ -161,6 +162,7 @@ class Journal:
             properties=properties or {},
             node_file_size_max=node_file_size_max,
             name_size_max=name_size_max,
+            format_revision=format_revision,
             principal=principal,
             clock=clock,
             identities=identities,
@@ -863,6 +865,7 @@ class Journal:
             token=make_token(self.catalog_id, version, root.commit_id),
             root=root.node,
             catalog_def=root.catalog_def,
+            revision=root.revision or self.head.revision,
         )
 
     # --- subscriptions

@@ -219,7 +219,7 @@ async def _damaged(follower: Follower, damage: Corrupt) -> Survey:
     recorded = await recorded_definition(follower.log, path)
     if recorded is None or damage.path != path:
         raise damage
-    data = encode_definition(recorded)
+    data = encode_definition(recorded, checksum=recorded.format_revision >= 2)
     return Survey(
         catalog_id=follower.catalog_id,
         head=follower.head.version,

@@ -75,7 +75,7 @@ async def test_every_row_of_a_root(digits: int, dot: str) -> None:
     assert system[".catalog_id"] == first[".catalog_id"] == journal.catalog_id
     assert system["n_keys"] == "2"
     assert system[".version"] == "1"
-    assert system[".format_revision"] == "1"
+    assert system[".format_revision"] == "2"
     assert system[f"{dot}n_actions"] == "3"
     assert system["previous_root"] == "vn/" + "0" * digits
     assert system["created_at_millis"] == str(lake.clock.millis)
@@ -127,8 +127,8 @@ async def test_children_and_extension_entries(digits: int) -> None:
     assert pipelines == ["Bm==tägl" + " " * (95 if digits == 32 else 96)]
     for path in await listed(lake.storage, "node/"):
         rows = rows_of(await lake.storage.read(path, size_max=1 << 20))
-        assert [key for key, _, _ in rows[:2]] == ["created_at_millis", "n_keys"]
-        assert len(rows) == 2 + 3
+        assert [key for key, _, _ in rows[:3]] == ["created_at_millis", "n_keys", ".crc32"]
+        assert len(rows) == 3 + 3
     slots = {path for path in await listed(lake.storage, "vn/") if path != fmt.LATEST_HINT}
     assert slots == {fmt.version_file(version, digits) for version in range(3)}
 

@@ -8,9 +8,11 @@ from alpheus.admin.data_check import compare_files
 from alpheus.admin.symbols import AsyncSymbols, checkpoint
 from alpheus.events.events import check, parse_bound
 from alpheus.events.subscriptions import AsyncSubscriptions
-from alpheus.models import Checkpoint, CheckReport, Lease
+from alpheus.models import Checkpoint, CheckReport, Lease, Upgraded
 from alpheus.session.leases import list_leases
 from alpheus.session.session import Session
+from alpheus_journal import format as fmt
+from alpheus_journal.model.operations import UpgradeCatalog
 
 
 class AsyncAdmin:
@@ -60,6 +62,21 @@ class AsyncAdmin:
         return msgspec.structs.replace(
             report, findings=(*report.findings, *compared.findings), files=compared.files
         )
+
+    async def upgrade(self, dry_run: bool = False) -> Upgraded:
+        """Take the catalog to the newest revision of its format that this program knows.
+
+        From the commit on, programs of earlier releases refuse the catalog, to read and to write, with the error
+        `newer_format`: upgrade them first. No stored file is rewritten, and no catalog goes back. Repeating the call is
+        safe. Through a daemon, the daemon must know the revision, too. With `dry_run` nothing is committed.
+        """
+        info = await self._session.info()
+        before = info.definition.format_revision
+        newest = fmt.FORMAT_REVISION
+        if dry_run or before >= newest:
+            return Upgraded(before=before, revision=max(before, newest))
+        commit = await self._session.commit_operation(UpgradeCatalog(revision=newest), info.version)
+        return Upgraded(before=before, revision=newest, commit=commit)
 
     async def leases(self) -> list[Lease]:
         """Return the leases of readers, by version, including expired and damaged ones."""

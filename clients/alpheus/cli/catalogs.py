@@ -19,6 +19,7 @@ from alpheus.cli.frame import (
     Settings,
     at_option,
     cli,
+    confirm,
     mapping,
     pass_settings,
     print_names,
@@ -55,6 +56,10 @@ SHELLS = ("bash", "zsh", "fish")
     "--version-digits", type=click.Choice(["32", "64"]), default="32", show_default=True,
     help="Choose 64 for the dialect that the format's Java reader understands.",
 )  # fmt: skip
+@click.option(
+    "--format-revision", type=click.IntRange(1, fmt.FORMAT_REVISION), default=fmt.FORMAT_REVISION, show_default=True,
+    help="Choose 1 for programs that do not know revision 2 of the format yet.",
+)  # fmt: skip
 @property_option
 @pass_settings
 def create(
@@ -62,6 +67,7 @@ def create(
     url: str | None,
     order: int,
     version_digits: str,
+    format_revision: int,
     properties: tuple[tuple[str, str], ...],
 ) -> None:
     """Create a catalog on the storage at URL (or --catalog). Fail if there is one already.
@@ -78,7 +84,7 @@ def create(
             f"{redact_url(url)} would disappear when this command ends: create the catalog on a disk, for example"
             ' file:///lake, or serve it: "alpheus serve --create memory://name".'
         )
-    with alpheus.create(url, order, int(version_digits), mapping(properties)) as catalog:
+    with alpheus.create(url, order, int(version_digits), mapping(properties), format_revision) as catalog:
         info = catalog.info()
     settings.out.document(info, output.info_text(info))
 
@@ -188,6 +194,30 @@ def check(settings: Settings, after: int | None, footers: bool, values: bool) ->
     }
     settings.out.document(plain, output.report_text(report))
     return status
+
+
+@cli.command(short_help="Go over to the newest revision of the format.")
+@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@pass_settings
+def upgrade(settings: Settings, dry_run: bool, yes: bool) -> int:
+    """Take the catalog to the newest revision of its format that this program knows.
+
+    From then on, programs of earlier releases refuse the catalog, to read and to write. So upgrade all programs first:
+    daemons, Spark jobs and libraries. No stored file is rewritten, and no catalog goes back to an earlier revision. The
+    exit status is 99 if there is nothing to do.
+
+    \b
+    Example
+      alpheus --catalog file:///lake upgrade --dry-run
+    """
+    with settings.catalog() as catalog:
+        plan = catalog.admin.upgrade(dry_run=True)
+        if plan.before < plan.revision and not dry_run:
+            confirm(settings, "upgrade", output.upgrade_text(plan), yes=yes)
+            plan = catalog.admin.upgrade()
+    settings.out.document(plan, output.upgrade_text(plan))
+    return output.DONE if plan.before < plan.revision else output.NOTHING_TO_DO
 
 
 @cli.command(short_help="Store a checkpoint of the state, for a fast start.")

@@ -407,3 +407,16 @@ def print_names(settings: Settings, values: Sequence[Any], names: Sequence[str],
     settings.out.document(values, "\n".join(output.printable(name) for name in names))
     if not values:
         settings.out.note(none)
+
+
+def confirm(settings: Settings, what: str, plan: str, *, yes: bool) -> None:
+    """Show the plan of a command that cannot be undone, and ask. Nothing is asked with `yes`. Raises UsageError where
+    nobody can answer, and Abort for a no."""
+    if yes:
+        return
+    if settings.out.json or not sys.stdin.isatty():
+        raise click.UsageError(
+            f"A{'n' if what[0] in 'aeiou' else ''} {what} needs confirmation: look at --dry-run, then pass --yes."
+        )
+    click.echo(plan, err=True)
+    click.confirm("Do this?", abort=True, err=True)

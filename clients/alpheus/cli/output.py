@@ -44,6 +44,7 @@ from alpheus.models import (
     SavedTransaction,
     SubscriptionInfo,
     Table,
+    Upgraded,
     View,
 )
 from alpheus.pipeline import RunResult
@@ -151,6 +152,7 @@ def info_text(info: Info) -> str:
             ("token", info.token),
             ("order", info.order),
             ("version digits", info.version_digits),
+            ("format", f"revision {info.format_revision}"),
             ("software", info.software_version),
             (
                 "unverified",
@@ -165,6 +167,16 @@ def info_text(info: Info) -> str:
         ]
     )
     return text + ("\nproperties" + properties_text(info.properties) if info.properties else "")
+
+
+def upgrade_text(upgraded: Upgraded) -> str:
+    if upgraded.before >= upgraded.revision:
+        return f"nothing to do: the catalog is in revision {upgraded.before} of the format"
+    done = "" if upgraded.commit is None else f"version {upgraded.commit.version}: "
+    return (
+        f"{done}revision {upgraded.before} of the format becomes {upgraded.revision};"
+        " programs that do not know it refuse the catalog"
+    )
 
 
 def report_text(report: CheckReport) -> str:

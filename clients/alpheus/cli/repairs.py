@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import click
 
 from alpheus.cli import output
-from alpheus.cli.frame import Settings, cli, pass_settings
+from alpheus.cli.frame import Settings, cli, confirm, pass_settings
 from alpheus.session.connections import DAEMON_SCHEMES, catalog_url, scheme_of
 from alpheus_journal import repair as repairs
 from alpheus_journal.clock import claimed_principal
@@ -64,19 +63,10 @@ async def _repair(settings: Settings, url: str, asked: repairs.Asked, dry_run: b
         if dry_run or not plan.steps:
             return _show(settings, plan, None)
         plan.check()
-        await _confirm(settings, plan, yes)
+        await asyncio.to_thread(confirm, settings, "repair", _text(plan, None), yes=yes)
         return await _carry_out(settings, storage, plan)
     finally:
         await storage.close()
-
-
-async def _confirm(settings: Settings, plan: repairs.Plan, yes: bool) -> None:
-    if yes:
-        return
-    if settings.out.json or not sys.stdin.isatty():
-        raise click.UsageError("A repair needs confirmation: look at --dry-run, then pass --yes.")
-    click.echo(_text(plan, None), err=True)
-    await asyncio.to_thread(click.confirm, "Do this?", abort=True, err=True)
 
 
 async def _carry_out(settings: Settings, storage: Storage, plan: repairs.Plan) -> int:

@@ -19,7 +19,7 @@ from alpheus_journal.execute.prefetch import Source, fetch, footprint
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import Finding, StoredObject
-from alpheus_journal.model.definition_messages import encode_definition
+from alpheus_journal.model.definition_messages import encode_definition, has_checksum
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operation_messages import action_type
 from alpheus_journal.model.operations import (
@@ -142,6 +142,9 @@ class ExecutionCheck:
                 continue
             for name, stored in before.items():
                 execution.running.set(name, stored)
+            # The version below may be of revision 1, and have definitions without checksums.
+            checksums = any(one is not None and has_checksum(one.definition) for one in after.values())
+            context = msgspec.structs.replace(context, checksums=checksums)
             try:
                 async for finding in self._execute_again(root, action, operation, context, execution, after):
                     yield finding
@@ -294,7 +297,7 @@ class ExecutionCheck:
             return False
         if msgspec.structs.replace(ours, segments=theirs.segments) != theirs:
             return False
-        if encode_definition(theirs) != stored.definition:
+        if encode_definition(theirs, checksum=has_checksum(stored.definition)) != stored.definition:
             return False  # the definition is damaged in a part without meaning
         both = set(ours.segments) & set(theirs.segments)
         mine = []
@@ -316,7 +319,8 @@ class ExecutionCheck:
         self, root: Root, operation: CreateCatalog, stored: StoredObject
     ) -> AsyncIterator[Finding]:
         """Check that the stored catalog definition of version 0 has exactly the bytes that the action records."""
-        if encode_definition(operation.definition) != stored.definition:
+        asked = operation.definition
+        if encode_definition(asked, checksum=asked.format_revision >= 2) != stored.definition:
             yield self._findings.add(
                 "corrupt_definition",
                 f"{stored.path} is not the catalog definition that {root.path} recorded",

@@ -166,7 +166,13 @@ class Executor:
                     await self._name_rival(conflict, operation, transaction, base)
                     raise
 
-        context = context_of(transaction, self._keys, self._identities.uuid4, base.head.version + 1)
+        context = context_of(
+            transaction,
+            self._keys,
+            self._identities.uuid4,
+            base.head.version + 1,
+            revision=base.head.revision,
+        )
         done = await self._run_operations(run, transaction, context)
         recorded = self._record(transaction, done, base.head)
         rows = await self._encode_rows(recorded, done)

@@ -18,6 +18,8 @@ from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import encode_root, run_aside, written_size_max
 from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.answers import make_token
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head, VersionRecord
 from alpheus_journal.storage.suitability import check_clock
@@ -93,10 +95,13 @@ class Stager:
             files.update(member.uploads)
         definitions = {path: data for path, data in files.items() if path.startswith("def/")}
         _check_external_actions(files)
-        files.update(self._encode_nodes(applied.created, created_at))
+        revision = _revision_of(head, changes.catalog_def, files)
+        files.update(self._encode_nodes(applied.created, created_at, revision))
         commit_id = self._identities.uuid4()
         await asyncio.sleep(0)
-        root = await self._encode_root(judged, applied.root, changes.catalog_def, created_at, commit_id)
+        root = await self._encode_root(
+            judged, applied.root, changes.catalog_def, created_at, commit_id, revision
+        )
         return Staged(
             head=Head(
                 version=version,
@@ -105,6 +110,7 @@ class Stager:
                 token=make_token(self._follower.catalog_id, version, commit_id),
                 root=applied.root,
                 catalog_def=changes.catalog_def,
+                revision=revision,
             ),
             parent_commit_id=head.commit_id,
             record=VersionRecord(
@@ -129,7 +135,9 @@ class Stager:
             made={made.segment.path: made.content for member in members for made in member.made},
         )
 
-    def _encode_nodes(self, created: Mapping[NodePath, Node], created_at: int) -> dict[str, bytes]:
+    def _encode_nodes(
+        self, created: Mapping[NodePath, Node], created_at: int, revision: int
+    ) -> dict[str, bytes]:
         definition, digits = self._follower.definition, self._follower.log.digits
         return {
             path: encode_node(
@@ -138,12 +146,19 @@ class Stager:
                 created_at_millis=created_at,
                 size_max=written_size_max(definition.node_file_size_max, digits),
                 digits=digits,
+                system={fmt.ROW_CHECKSUM: ""} if revision >= 2 else None,
             )
             for path, node in created.items()
         }
 
     async def _encode_root(
-        self, judged: Judged, root: Node, catalog_def: str, created_at: int, commit_id: str
+        self,
+        judged: Judged,
+        root: Node,
+        catalog_def: str,
+        created_at: int,
+        commit_id: str,
+        revision: int,
     ) -> bytes:
         head, log, definition = judged.base.head, self._follower.log, self._follower.definition
         actions = [(key, data) for member in judged.members for key, data in member.rows]
@@ -161,6 +176,7 @@ class Stager:
                 catalog_def=catalog_def,
                 catalog_id=self._follower.catalog_id,
                 commit_id=commit_id,
+                revision=revision,
                 previous=(log.path(head.version), head.commit_id),
             ),
         )
@@ -216,6 +232,16 @@ class Stager:
                     version=base.version,
                     hint="run alpheus check and report its findings",
                 )
+
+
+def _revision_of(head: Head, catalog_def: str, files: Mapping[str, bytes]) -> int:
+    """Return the revision of the version above `head`: that of its catalog definition, which `files` holds if it is
+    new."""
+    if catalog_def == head.catalog_def:
+        return head.revision
+    definition = decode_definition(Kind.CATALOG, files[catalog_def], catalog_def)
+    assert isinstance(definition, CatalogDef)
+    return definition.format_revision
 
 
 def _check_external_actions(files: Mapping[str, bytes]) -> None:

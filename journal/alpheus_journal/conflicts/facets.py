@@ -52,6 +52,7 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
+    UpgradeCatalog,
 )
 
 Facet = tuple[int, str, str, str, str]
@@ -527,6 +528,10 @@ def _describe_repair(operation: Repair) -> str:
     return f"repair the history above version {operation.head_version}"
 
 
+def _describe_upgrade(operation: UpgradeCatalog) -> str:
+    return f"upgrade the catalog to revision {operation.revision} of the format"
+
+
 def _describe_change(operation: ChangeRows) -> str:
     return f"{operation.mode.verb} {operation.target}"
 
@@ -559,6 +564,7 @@ FACET_RULES: dict[type[Any], FacetRule] = {
     UpdateCatalog: FacetRule("update", _claim_update, _touch_properties),
     CancelTransaction: FacetRule(_describe_cancellation, _claims()),
     Repair: FacetRule(_describe_repair, _claims()),
+    UpgradeCatalog: FacetRule(_describe_upgrade, _claims()),
     CreateNamespace: FacetRule("create", _claims(Stake.FREE_NAME)),
     UpdateNamespace: FacetRule("update", _claim_update, _touch_properties),
     DropNamespace: FacetRule("drop", _claims(Stake.DROP, Stake.EMPTIED)),

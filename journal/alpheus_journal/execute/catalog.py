@@ -22,6 +22,7 @@ from alpheus_journal.model.operations import (
     Repair,
     UpdateCatalog,
     UpdateNamespace,
+    UpgradeCatalog,
 )
 from alpheus_journal.workspace.checks import (
     check_properties,
@@ -82,6 +83,27 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
     )
 
 
+def upgrade_catalog(workspace: Workspace, operation: UpgradeCatalog, context: Context) -> Executed:
+    """Set the catalog's revision. The root of this version has it already. An upgrade to the revision that the catalog
+    has is recorded and changes nothing, so that two programs may upgrade at once."""
+    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    if not 1 <= operation.revision <= fmt.FORMAT_REVISION:
+        raise InvalidInput(
+            f"there is no revision {operation.revision} of the format; this program knows 1 to {fmt.FORMAT_REVISION}",
+            kind="not_supported",
+        )
+    if operation.revision < definition.format_revision:
+        raise InvalidInput(
+            f"the catalog is in revision {definition.format_revision} of the format, and no catalog goes back to"
+            f" revision {operation.revision}",
+            kind="not_supported",
+        )
+    if operation.revision == definition.format_revision:
+        return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
+    after = msgspec.structs.replace(definition, format_revision=operation.revision)
+    return simple_change(workspace, operation, context, after)
+
+
 def repair(workspace: Workspace, operation: Repair, context: Context) -> Executed:
     """Execute a repair. Only `alpheus repair` may ask for one; see `check_transaction`."""
     if operation.times_up_to_millis or operation.given_up:
@@ -134,6 +156,7 @@ RULES: ExecuteRules = {
     CreateCatalog: ExecuteRule(create_catalog, read_nothing),
     UpdateCatalog: ExecuteRule(update_catalog, settled=name_target),
     Repair: ExecuteRule(repair, _read_for_repair),
+    UpgradeCatalog: ExecuteRule(upgrade_catalog, settled=name_target),
     CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
     CreateNamespace: ExecuteRule(create_namespace, settled=name_target),
     UpdateNamespace: ExecuteRule(update_namespace, settled=name_target),

@@ -119,9 +119,9 @@ def brings_back(transaction: Transaction) -> bool:
 
 
 def context_of(
-    transaction: Transaction, keys: fmt.Keys, uuid4: Callable[[], str], version: int
+    transaction: Transaction, keys: fmt.Keys, uuid4: Callable[[], str], version: int, *, revision: int
 ) -> ExecutionContext:
-    """Return the context for executing a transaction in the new version `version`."""
+    """Return the context for executing a transaction in the new version `version`, on a version of `revision`."""
     return ExecutionContext(
         keys,
         transaction.id,
@@ -130,6 +130,7 @@ def context_of(
         writer=transaction.writer,
         version=version,
         begin_version=-1 if brings_back(transaction) else transaction.begin_version,
+        checksums=revision >= 2,
     )
 
 

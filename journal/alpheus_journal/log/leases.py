@@ -113,7 +113,7 @@ def encode_lease(lease: Lease) -> bytes:
             fmt.ROW_CATALOG_DEF: copy.catalog_def,
             fmt.ROW_COMMIT_ID: copy.commit_id,
             fmt.ROW_VERSION: str(copy.version),
-            fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION),
+            fmt.ROW_FORMAT_REVISION: "1",  # a lease has the same form in every revision
             fmt.ROW_LEASE_MILLIS: str(lease.lease_millis),
             fmt.ROW_LEASE_HOLDER: lease.holder,
         },

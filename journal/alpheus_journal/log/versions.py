@@ -50,6 +50,8 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """The commit id of the version below, as the writer knew it; empty when the root does not record it."""
     catalog_id: str
     """The id of the catalog; empty when the root does not record it."""
+    revision: int
+    """The revision of the format in which it is written; 0 for a root of other software."""
     has_checksum: bool
     """Whether the root has a checksum, which then matches its rows."""
     transactions: tuple[RecordedTransaction, ...]
@@ -240,6 +242,7 @@ class Log:
             previous_root=file.previous_root,
             previous_commit_id="" if is_foreign(file) else file.previous_commit_id,
             catalog_id="" if is_foreign(file) else file.catalog_id,
+            revision=0 if is_foreign(file) else file.format_revision or 0,
             has_checksum=fmt.ROW_CHECKSUM in file.system,
             transactions=transactions,
             defects=file.defects,
@@ -364,6 +367,7 @@ def root_rows(
     catalog_def: str,
     catalog_id: str,
     commit_id: str,
+    revision: int,
     previous: tuple[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the system rows of a root that we write, except those that `encode_node` computes. `previous` holds slot
@@ -375,7 +379,7 @@ def root_rows(
         rows[fmt.ROW_CATALOG_ID] = catalog_id
     rows[fmt.ROW_COMMIT_ID] = commit_id
     rows[fmt.ROW_VERSION] = str(version)
-    rows[fmt.ROW_FORMAT_REVISION] = str(fmt.FORMAT_REVISION)
+    rows[fmt.ROW_FORMAT_REVISION] = str(revision)
     rows[fmt.ROW_CHECKSUM] = ""  # computed with the file
     return rows
 

@@ -9,6 +9,7 @@ The module is long because every definition spells its fields twice, once for ea
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -291,6 +292,7 @@ def catalog_message(value: CatalogDef) -> pb.CatalogDef:
         exported_snapshots=value.exported_snapshots,
         time_marks=[pb.TimeMark(**msgspec.structs.asdict(mark)) for mark in value.time_marks],
         given_up=[pb.VersionRange(first=one.first, last=one.last) for one in value.given_up],
+        format_revision=value.format_revision if value.format_revision > 1 else 0,
     )
 
 
@@ -399,10 +401,18 @@ _ENCODERS: dict[type[Any], Callable[[Any], Message]] = {
 }
 
 
-def encode_definition(value: Definition) -> bytes:
-    """Return the stored bytes of a definition. Raises InvalidInput (`too_large`) above the format's limit."""
+_CHECKSUM_TAG = b"\xbd\x0c"
+"""The bytes of a message before the value of its field `checksum`, number 199 of type fixed32."""
+_CHECKSUM_SIZE = len(_CHECKSUM_TAG) + 4
+
+
+def encode_definition(value: Definition, *, checksum: bool = False) -> bytes:
+    """Return the stored bytes of a definition, from revision 2 on with their checksum. Raises InvalidInput
+    (`too_large`) above the format's limit."""
     message = _ENCODERS[type(value)](value)
     data = _serialize(message) + value.unknown
+    if checksum:
+        data += _CHECKSUM_TAG + zlib.crc32(data).to_bytes(4, "little")
     if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
         raise InvalidInput(
             f"the definition of {type(value).__name__} {value.id} would take {len(data)} bytes,"
@@ -449,6 +459,12 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
         message = _MESSAGES[kind].FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
         raise corrupt(f"it is not a {_MESSAGES[kind].__name__} message ({error})") from None
+    if message.HasField("checksum"):
+        if not has_checksum(data):
+            raise corrupt("its checksum differs")
+        message.ClearField("checksum")
+    elif len(UnknownFieldSet(message)) and _ends_with_crc(data):
+        raise corrupt("the field of its checksum is damaged")
     if not message.id:
         raise corrupt("it has no id")
     decode: Callable[[Any], Definition] = _DECODERS[kind]
@@ -461,6 +477,16 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
     except InvalidInput as error:
         error.path = path
         raise
+
+
+def has_checksum(data: bytes) -> bool:
+    """Return whether stored bytes of a definition end with their own checksum."""
+    return data[-_CHECKSUM_SIZE:-4] == _CHECKSUM_TAG and _ends_with_crc(data)
+
+
+def _ends_with_crc(data: bytes) -> bool:
+    """Return whether the last four bytes are the CRC-32 of all bytes before the field `checksum`."""
+    return zlib.crc32(data[:-_CHECKSUM_SIZE]) == int.from_bytes(data[-4:], "little")
 
 
 def _unknown_fields(message: Message) -> bytes:
@@ -497,6 +523,13 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
             kind="newer_format",
             hint="use a newer release",
         )
+    if message.format_revision > fmt.FORMAT_REVISION:
+        raise InvalidInput(
+            f"the catalog is written in revision {message.format_revision} of the format, newer than"
+            f" {fmt.FORMAT_REVISION}",
+            kind="newer_format",
+            hint="upgrade this program",
+        )
     limits = {
         "order": (message.order, fmt.ORDER_MIN, fmt.ORDER_MAX),
         "namespace name limit": (message.namespace_name_max_size_bytes, 1, fmt.NAME_SIZE_BYTES_MAX),
@@ -528,6 +561,7 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
         exported_snapshots=dict(message.exported_snapshots),
         time_marks=marks,
         given_up=given_up,
+        format_revision=message.format_revision or 1,
     )
 
 

@@ -68,6 +68,7 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exported_snapshots: dict[str, str] = {}
     time_marks: tuple[TimeMark, ...] = ()
     given_up: tuple[VersionRange, ...] = ()
+    format_revision: int = 1
     unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:

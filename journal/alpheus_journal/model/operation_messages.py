@@ -70,6 +70,7 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
+    UpgradeCatalog,
 )
 from alpheus_pb.v1 import actions_pb2 as pb
 from alpheus_pb.v1 import objects_pb2
@@ -578,6 +579,14 @@ def _decode_claim_subscription(m: Any) -> ClaimSubscription:
     )
 
 
+def _encode_upgrade(operation: UpgradeCatalog, message: pb.UpgradeCatalog) -> None:
+    message.revision = operation.revision
+
+
+def _decode_upgrade(m: Any) -> UpgradeCatalog:
+    return UpgradeCatalog(revision=m.revision)
+
+
 def _encode_repair(operation: Repair, message: pb.Repair) -> None:
     message.head_version = operation.head_version
     message.times_up_to_millis = operation.times_up_to_millis
@@ -747,6 +756,7 @@ CODECS: dict[type[Operation], Codec] = {
         "claim_subscription", _encode_claim_subscription, _decode_claim_subscription, "SUBSCRIPTION_CLAIM"
     ),
     Repair: Codec("repair", _encode_repair, _decode_repair, "REPAIR"),
+    UpgradeCatalog: Codec("upgrade_catalog", _encode_upgrade, _decode_upgrade, "UPGRADE"),
 }
 """One row for each operation. Add a new operation here, to `Operation` and to the `.proto`."""
 

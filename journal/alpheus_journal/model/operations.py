@@ -102,6 +102,13 @@ class Repair(_OnCatalog, frozen=True, kw_only=True, gc=False):
     given_up: tuple[VersionRange, ...] = ()
 
 
+class UpgradeCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
+    """Takes the catalog to a later revision of the format. Programs that do not know the revision refuse it from this
+    version on."""
+
+    revision: int
+
+
 def given_up_in(transactions: Iterable[RecordedTransaction]) -> Iterator[VersionRange]:
     """Yield the versions that the repairs among `transactions` gave up."""
     for recorded in transactions:
@@ -426,7 +433,7 @@ Operation = (
     CreateCatalog | UpdateCatalog | CancelTransaction | CreateNamespace | UpdateNamespace | DropNamespace
     | CreateTable | RegisterTable | UpdateTable | DropTable | AppendFiles | OverwriteFiles | CommitIceberg
     | RestoreTable | CreateView | ReplaceView | DropView | RenameObject | Undrop | AdvancePipeline
-    | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows | Repair
+    | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows | Repair | UpgradeCatalog
 )  # fmt: skip
 
 

@@ -104,6 +104,7 @@ class Follower:
         self.state: State | None = None
         self.replay = Replay(self)
         """Loads the state into memory, stores it as checkpoints, and keeps the symbol list."""
+        self._revision = definition.format_revision  # of the newest version read; it never goes down
         self.head = self._head_of(root)
         self.witnesses = Witnesses(log)
         """The files that are checked whenever this process writes."""
@@ -144,7 +145,13 @@ class Follower:
             token=make_token(self.catalog_id, root.version, root.commit_id),
             root=root.node,
             catalog_def=root.catalog_def,
+            revision=self._revision_of(root),
         )
+
+    def _revision_of(self, root: Root) -> int:
+        """Return the revision of a version. Other software does not record it, and keeps what it found."""
+        self._revision = max(self._revision, root.revision)
+        return self._revision
 
     # --- moving forward
 

@@ -43,6 +43,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     root: Node
     catalog_def: str
+    revision: int
+    """The revision of the format in which the version is written."""
 
 
 class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -163,9 +163,9 @@ def encode_node(
     """Encode the file of `node`: a root when `system` holds `catalog_def`, else a child.
 
     `system` holds a root's rows except those that are computed here (`created_at_millis`, `n_keys` and the number of
-    actions). When `system` has `.crc32`, its value is computed too. `actions` are (object key or `catalog_def`, base64
-    text). `digits` selects the dialect (FORMAT.md, "Dialects"). A root of other software must have passed through
-    `tree.apply`, which splits a root that has more keys than `order` allows.
+    actions). When `system` has `.crc32`, which a child may have too, its value is computed. `actions` are (object key
+    or `catalog_def`, base64 text). `digits` selects the dialect (FORMAT.md, "Dialects"). A root of other software must
+    have passed through `tree.apply`, which splits a root that has more keys than `order` allows.
 
     Raises InvalidInput (`too_large`) when the file would exceed `size_max` bytes or, in the 64-digit dialect, the size
     that the Java SDK can read.
@@ -175,7 +175,7 @@ def encode_node(
     assert len(node.keys) < order, "a node that is written holds at most order - 1 keys"
     assert len(node.values) == len(node.keys), "a value for every key"
     assert len(node.children) in (0, len(node.keys) + 1), "one more child than keys, or none"
-    assert is_root or not (system or actions), "only a root has system rows of its own and actions"
+    assert is_root or not (system.keys() - {fmt.ROW_CHECKSUM} or actions), "a root's rows in a child"
     assert not _COMPUTED_ROWS & system.keys(), "computed here"
 
     keys: list[str | None] = [fmt.ROW_CREATED_AT_MILLIS, fmt.ROW_N_KEYS, *system]
@@ -403,6 +403,8 @@ def _interpret(keys: _Column, values: _Column, pnodes: _Column, root: bool) -> N
     _check_system(system, root)
     if fmt.ROW_CHECKSUM in system and system[fmt.ROW_CHECKSUM] != _checksum(keys, values, pnodes):
         raise Malformed("the checksum of its rows differs")
+    if fmt.ROW_CHECKSUM not in system and int(system.get(fmt.ROW_FORMAT_REVISION, "0")) >= 2:
+        raise Malformed("it lacks its checksum")
     n_actions = int(system.get(fmt.ROW_N_ACTIONS) or system.get(fmt.ROW_N_ACTIONS_64) or 0)
     if fmt.ROW_EXPIRED_AT_MILLIS in system:
         if int(system[fmt.ROW_N_KEYS]) or n_actions or keys[first:].count(None) != len(keys) - first:

@@ -104,6 +104,11 @@ class Context(Protocol):
         """The paths of segments and data files that earlier operations of the transaction added, by table id."""
         ...
 
+    @property
+    def checksums(self) -> bool:
+        """Whether definitions are stored with their checksums: the version before this one has revision 2."""
+        ...
+
     def uuid4(self) -> str: ...
 
 
@@ -118,6 +123,7 @@ class ExecutionContext(msgspec.Struct, frozen=True):
     merges: bool = True
     brought: dict[str, set[str]] = msgspec.field(default_factory=dict)
     begin_version: int = -1
+    checksums: bool = False
     spent: Spent = msgspec.field(default_factory=Spent)
 
 
@@ -143,7 +149,7 @@ class Changes:
     def put(self, name: ObjectName, definition: Definition) -> None:
         """Give the object this definition, in a new file. Raises InvalidInput (`too_large`)."""
         path = fmt.definition_path(name, self.context.uuid4())
-        stored = StoredObject(path, encode_definition(definition))
+        stored = StoredObject(path, encode_definition(definition, checksum=self.context.checksums))
         self.place(name, stored)
         self._uploads[path] = stored.definition
         self.workspace.remember_written(stored, definition)

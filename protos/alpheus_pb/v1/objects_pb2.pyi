@@ -118,7 +118,7 @@ MAP: DataType
 LIST: DataType
 
 class CatalogDef(_message.Message):
-    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up")
+    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up", "format_revision", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,8 @@ class CatalogDef(_message.Message):
     EXPORTED_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     TIME_MARKS_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     major_version: int
     order: int
@@ -159,7 +161,9 @@ class CatalogDef(_message.Message):
     exported_snapshots: _containers.ScalarMap[str, str]
     time_marks: _containers.RepeatedCompositeFieldContainer[TimeMark]
     given_up: _containers.RepeatedCompositeFieldContainer[VersionRange]
-    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+    format_revision: int
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., format_revision: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class VersionRange(_message.Message):
     __slots__ = ("first", "last")
@@ -178,7 +182,7 @@ class TimeMark(_message.Message):
     def __init__(self, version: _Optional[int] = ..., up_to_millis: _Optional[int] = ...) -> None: ...
 
 class NamespaceDef(_message.Message):
-    __slots__ = ("id", "properties", "data_root")
+    __slots__ = ("id", "properties", "data_root", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -189,13 +193,15 @@ class NamespaceDef(_message.Message):
     ID_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     properties: _containers.ScalarMap[str, str]
     data_root: str
-    def __init__(self, id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., data_root: _Optional[str] = ...) -> None: ...
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., data_root: _Optional[str] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class TableDef(_message.Message):
-    __slots__ = ("id", "table_format", "properties", "iceberg_metadata_location", "iceberg_previous_metadata_location", "schema", "next_column_id", "partition_spec", "sort_order", "manifests", "delete_predicates", "sequence", "writer_marks", "data_root", "bound_views", "schema_id")
+    __slots__ = ("id", "table_format", "properties", "iceberg_metadata_location", "iceberg_previous_metadata_location", "schema", "next_column_id", "partition_spec", "sort_order", "manifests", "delete_predicates", "sequence", "writer_marks", "data_root", "bound_views", "schema_id", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +232,7 @@ class TableDef(_message.Message):
     DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
     BOUND_VIEWS_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     table_format: TableFormat
     properties: _containers.ScalarMap[str, str]
@@ -242,7 +249,8 @@ class TableDef(_message.Message):
     data_root: str
     bound_views: _containers.RepeatedCompositeFieldContainer[NamespaceObjectFullName]
     schema_id: int
-    def __init__(self, id: _Optional[str] = ..., table_format: _Optional[_Union[TableFormat, str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., iceberg_metadata_location: _Optional[str] = ..., iceberg_previous_metadata_location: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., next_column_id: _Optional[int] = ..., partition_spec: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_order: _Optional[_Iterable[_Union[SortField, _Mapping]]] = ..., manifests: _Optional[_Iterable[_Union[ManifestSegment, _Mapping]]] = ..., delete_predicates: _Optional[_Iterable[_Union[DeletePredicate, _Mapping]]] = ..., sequence: _Optional[int] = ..., writer_marks: _Optional[_Mapping[str, WriterMark]] = ..., data_root: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., schema_id: _Optional[int] = ...) -> None: ...
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., table_format: _Optional[_Union[TableFormat, str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., iceberg_metadata_location: _Optional[str] = ..., iceberg_previous_metadata_location: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., next_column_id: _Optional[int] = ..., partition_spec: _Optional[_Iterable[_Union[PartitionField, _Mapping]]] = ..., sort_order: _Optional[_Iterable[_Union[SortField, _Mapping]]] = ..., manifests: _Optional[_Iterable[_Union[ManifestSegment, _Mapping]]] = ..., delete_predicates: _Optional[_Iterable[_Union[DeletePredicate, _Mapping]]] = ..., sequence: _Optional[int] = ..., writer_marks: _Optional[_Mapping[str, WriterMark]] = ..., data_root: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., schema_id: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class WriterMark(_message.Message):
     __slots__ = ("sequence", "transaction_id", "version")
@@ -390,7 +398,7 @@ class Predicate(_message.Message):
     def __init__(self, columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., term: _Optional[_Union[Predicate.Term, _Mapping]] = ...) -> None: ...
 
 class ViewDef(_message.Message):
-    __slots__ = ("id", "view_format", "schema_binding", "schema", "default_namespace_name", "referenced_object_full_names", "properties", "substrait_read_rel", "sql", "dialect", "bound_views")
+    __slots__ = ("id", "view_format", "schema_binding", "schema", "default_namespace_name", "referenced_object_full_names", "properties", "substrait_read_rel", "sql", "dialect", "bound_views", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -409,6 +417,7 @@ class ViewDef(_message.Message):
     SQL_FIELD_NUMBER: _ClassVar[int]
     DIALECT_FIELD_NUMBER: _ClassVar[int]
     BOUND_VIEWS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     view_format: ViewFormat
     schema_binding: bool
@@ -420,7 +429,8 @@ class ViewDef(_message.Message):
     sql: str
     dialect: str
     bound_views: _containers.RepeatedCompositeFieldContainer[NamespaceObjectFullName]
-    def __init__(self, id: _Optional[str] = ..., view_format: _Optional[_Union[ViewFormat, str]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., default_namespace_name: _Optional[str] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ...) -> None: ...
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., view_format: _Optional[_Union[ViewFormat, str]] = ..., schema_binding: bool = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., default_namespace_name: _Optional[str] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ..., bound_views: _Optional[_Iterable[_Union[NamespaceObjectFullName, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class DistributedTransactionDef(_message.Message):
     __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "transaction")
@@ -488,7 +498,7 @@ class Column(_message.Message):
     def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., type: _Optional[_Union[DataType, str]] = ..., nullable: bool = ..., properties: _Optional[_Mapping[str, str]] = ..., struct_fields: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., map_key: _Optional[_Union[Column, _Mapping]] = ..., map_value: _Optional[_Union[Column, _Mapping]] = ..., list_element: _Optional[_Union[Column, _Mapping]] = ..., initial_default: _Optional[bytes] = ..., write_default: _Optional[bytes] = ...) -> None: ...
 
 class PipelineDef(_message.Message):
-    __slots__ = ("id", "jobs")
+    __slots__ = ("id", "jobs", "checksum")
     class JobsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -498,9 +508,11 @@ class PipelineDef(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[JobDef, _Mapping]] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     jobs: _containers.MessageMap[str, JobDef]
-    def __init__(self, id: _Optional[str] = ..., jobs: _Optional[_Mapping[str, JobDef]] = ...) -> None: ...
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., jobs: _Optional[_Mapping[str, JobDef]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class JobDef(_message.Message):
     __slots__ = ("last_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis", "declaration")
@@ -595,7 +607,7 @@ class BranchDef(_message.Message):
     def __init__(self, id: _Optional[str] = ..., fork_version: _Optional[int] = ..., fork_pin_path: _Optional[str] = ..., root_path: _Optional[str] = ..., created_at_millis: _Optional[int] = ...) -> None: ...
 
 class SubscriptionDef(_message.Message):
-    __slots__ = ("id", "namespaces", "names", "kinds", "lease_millis", "holder", "epoch", "name_patterns", "actions", "details", "position_path", "next_version", "token", "previous_position_path", "created_at_millis")
+    __slots__ = ("id", "namespaces", "names", "kinds", "lease_millis", "holder", "epoch", "name_patterns", "actions", "details", "position_path", "next_version", "token", "previous_position_path", "created_at_millis", "checksum")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -611,6 +623,7 @@ class SubscriptionDef(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_POSITION_PATH_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     namespaces: _containers.RepeatedScalarFieldContainer[str]
     names: _containers.RepeatedScalarFieldContainer[str]
@@ -626,7 +639,8 @@ class SubscriptionDef(_message.Message):
     token: str
     previous_position_path: str
     created_at_millis: int
-    def __init__(self, id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[ObjectType, str]]] = ..., lease_millis: _Optional[int] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ..., name_patterns: _Optional[_Iterable[str]] = ..., actions: _Optional[_Iterable[str]] = ..., details: bool = ..., position_path: _Optional[str] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ..., previous_position_path: _Optional[str] = ..., created_at_millis: _Optional[int] = ...) -> None: ...
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[ObjectType, str]]] = ..., lease_millis: _Optional[int] = ..., holder: _Optional[str] = ..., epoch: _Optional[int] = ..., name_patterns: _Optional[_Iterable[str]] = ..., actions: _Optional[_Iterable[str]] = ..., details: bool = ..., position_path: _Optional[str] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ..., previous_position_path: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class SubscriptionPosition(_message.Message):
     __slots__ = ("subscription_id", "epoch", "beat", "next_version", "token", "released")

@@ -107,6 +107,25 @@ def test_create_and_info_tell_of_the_same_catalog(tmp_path: Path) -> None:
     assert text.endswith("properties\n  a = b=c\n")
 
 
+def test_a_catalog_goes_over_to_the_newest_revision_of_the_format(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/lake"
+    made = answer(invoke("create", url, "--format-revision", "1", "--output", "json"))
+    assert (made["version"], made["format_revision"]) == (0, 1)
+    plan = answer(invoke("upgrade", "--dry-run", "--output", "json", url=url))
+    assert plan == {"before": 1, "revision": 2, "commit": None}
+    assert "pass --yes" in failed(invoke("upgrade", url=url), 2)
+    assert answer(invoke("info", "--output", "json", url=url))["version"] == 0
+    assert "version 1: revision 1 of the format becomes 2" in ok(invoke("upgrade", "--yes", url=url))
+    assert "format          revision 2\n" in ok(invoke("info", url=url))
+    for words in (["--yes"], ["--dry-run"]):
+        again = invoke("upgrade", *words, url=url)
+        assert (again.exit_code, again.stdout) == (
+            99,
+            "nothing to do: the catalog is in revision 2 of the format\n",
+        )
+    assert "0 is not in the range" in failed(invoke("create", url, "--format-revision", "0"), 2)
+
+
 def test_create_refuses_a_place_that_has_a_catalog(lake: str) -> None:
     assert failed(invoke("create", lake)).startswith("error: a catalog already exists at ")
 

@@ -912,7 +912,7 @@ async def test_a_newer_format_binds_as_what_cannot_be_read() -> None:
         order=3,
         created_at_millis=5,
         size_max=1 << 20,
-        system={fmt.ROW_CATALOG_DEF: copy.catalog_def, fmt.ROW_FORMAT_REVISION: "2"},
+        system={fmt.ROW_CATALOG_DEF: copy.catalog_def, fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION + 1)},
     )
     await lake.storage.put(held.path, newer)
     (found,) = await all_found(lake.storage)

@@ -195,7 +195,10 @@ async def test_the_first_version_has_none_before_it() -> None:
 async def test_a_newer_revision_is_refused() -> None:
     lake = Lake()
     journal = await lake.create()
-    system = {fmt.ROW_CATALOG_DEF: journal.head.catalog_def, fmt.ROW_FORMAT_REVISION: "2"}
+    system = {
+        fmt.ROW_CATALOG_DEF: journal.head.catalog_def,
+        fmt.ROW_FORMAT_REVISION: str(fmt.FORMAT_REVISION + 1),
+    }
     await damaged(
         lake, 0, encode_node(EMPTY, order=128, created_at_millis=1, size_max=1 << 20, system=system)
     )

@@ -72,6 +72,7 @@ from alpheus_journal.model.operations import (
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
+    UpgradeCatalog,
 )
 from alpheus_pb.v1 import actions_pb2 as pb
 
@@ -360,6 +361,7 @@ ONE_OF_EACH: tuple[Operation, ...] = (
     ),
     ChangeRows(namespace="a", name="t", table_id=ID, base_sequence=1, mode=ChangeMode.MERGE, segments=(SEGMENT,)),
     Repair(head_version=3, lost=(LostVersion(version=2, commit_id=ID, known_from="x"),)),
+    UpgradeCatalog(revision=2),
 )  # fmt: skip
 
 
