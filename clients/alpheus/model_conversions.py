@@ -45,7 +45,13 @@ _READABLE = frozenset({Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind
 
 
 def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:
-    return Namespace(name=name.namespace, id=definition.id, properties=definition.properties, version=version)
+    return Namespace(
+        name=name.namespace,
+        id=definition.id,
+        properties=definition.properties,
+        version=version,
+        data_root=definition.data_root,
+    )
 
 
 def table_of(name: ObjectName, definition: TableDef, version: int) -> Table:
@@ -61,6 +67,7 @@ def table_of(name: ObjectName, definition: TableDef, version: int) -> Table:
         size_bytes=sum(segment.size_bytes for segment in definition.segments),
         version=version,
         definition=definition,
+        data_root=definition.data_root,
     )
 
 

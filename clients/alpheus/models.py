@@ -147,6 +147,8 @@ class Namespace(ShownStruct, frozen=True, kw_only=True):
     id: str
     properties: dict[str, str]
     version: int
+    data_root: str = ""
+    """The URL of the place of the data files of tables that are created in the namespace; empty: with the catalog."""
 
     def _title(self) -> str:
         return f"{self.name} at version {self.version}"
@@ -169,6 +171,8 @@ class Table(ShownStruct, frozen=True, kw_only=True):
     size_bytes: int  # of all data files together
     version: int
     definition: TableDef
+    data_root: str = ""
+    """The URL of the place where the data files lie; empty: with the catalog."""
 
     @property
     def full_name(self) -> str:

@@ -66,6 +66,7 @@ KINDS: frozenset[str] = frozenset(
         "bad_argument",
         "bad_schema",
         "bad_data",
+        "bad_data_root",
         "bad_version",
         "bad_token",
         "bad_configuration",
@@ -91,6 +92,7 @@ KINDS: frozenset[str] = frozenset(
         "too_many_predicates",
         "source_changed",
         "other_declaration",
+        "upgrade_needed",
         "output_added",
         # Expired
         "version_expired",

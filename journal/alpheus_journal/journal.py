@@ -193,6 +193,7 @@ class Journal:
         """Write the pending hint, and close the store. Idempotent."""
         await self.detach()
         await self._write_hint()
+        await self.follower.data_roots.close()
         await self.storage.close()
 
     async def detach(self) -> None:

@@ -210,7 +210,7 @@ class _Comparison:
         path = entry.file.path
         self._files += 1
         try:
-            info = await self._storage.stat(path)
+            info = await (await self._session.data_storage(entry.table)).stat(path)
             if info is None:
                 differences = [] if path in self._known else ["is not there"]
             elif info.size != entry.file.size_bytes:
@@ -229,14 +229,16 @@ class _Comparison:
     async def _compare_footer(self, entry: _Entry, size: int) -> list[str]:
         path = entry.file.path
         start = max(0, size - END_SIZE_BYTES)
-        end = await self._storage.read_part(path, start=start, size=size - start) if size else b""
+        storage = await self._session.data_storage(entry.table)
+        end = await storage.read_part(path, start=start, size=size - start) if size else b""
         length = footer_size(end, size, path) + TAIL_SIZE_BYTES
         if length > len(end):
-            end = await self._storage.read_part(path, start=size - length, size=length)
+            end = await storage.read_part(path, start=size - length, size=length)
         return await asyncio.to_thread(_footer_differences, entry, size, end[-length:])
 
     async def _compare_whole(self, entry: _Entry) -> list[str]:
-        data = await self._storage.read(entry.file.path, size_max=entry.file.size_bytes)
+        storage = await self._session.data_storage(entry.table)
+        data = await storage.read(entry.file.path, size_max=entry.file.size_bytes)
         return await asyncio.to_thread(_all_differences, entry, data)
 
 

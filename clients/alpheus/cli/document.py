@@ -60,10 +60,11 @@ class CreateNamespace(Asked, frozen=True, kw_only=True):
     verb = "create_namespace"
     name: str
     properties: dict[str, str] = {}
+    data_root: str | None = None
     exist_ok: bool = False
 
     def run(self, tx: Transaction, where: str) -> None:
-        tx.create_namespace(self.name, self.properties, exist_ok=self.exist_ok)
+        tx.create_namespace(self.name, self.properties, self.data_root, exist_ok=self.exist_ok)
 
 
 class UpdateNamespace(Asked, frozen=True, kw_only=True):

@@ -71,7 +71,14 @@ def namespace_show(settings: Settings, name: str, at: str | None) -> None:
     """Show the properties of a namespace."""
     with settings.reader(at) as reader:
         found = reader.load_namespace(name)
-    text = output.fields_text([("namespace", found.name), ("id", found.id), ("at version", found.version)])
+    text = output.fields_text(
+        [
+            ("namespace", found.name),
+            ("id", found.id),
+            ("data root", found.data_root),
+            ("at version", found.version),
+        ]
+    )
     if found.properties:
         text += "\nproperties" + output.properties_text(found.properties)
     settings.out.document(found, text)
@@ -80,19 +87,32 @@ def namespace_show(settings: Settings, name: str, at: str | None) -> None:
 @namespace.command("create")
 @click.argument("name")
 @property_option
+@click.option(
+    "--data-root", metavar="URL", help="Where the data files of its tables will lie, apart from the catalog."
+)
 @exist_ok_option
 @message_option
 @pass_settings
 def namespace_create(
-    settings: Settings, name: str, properties: tuple[tuple[str, str], ...], exist_ok: bool, message: str
+    settings: Settings,
+    name: str,
+    properties: tuple[tuple[str, str], ...],
+    data_root: str | None,
+    exist_ok: bool,
+    message: str,
 ) -> None:
-    """Create a namespace."""
+    """Create a namespace.
+
+    \b
+    Example
+      alpheus namespace create sales --data-root s3://sales-team/data
+    """
     given = mapping(properties)
     write(
         settings,
         message,
         f"created namespace {name}",
-        lambda to: to.create_namespace(name, given, exist_ok=exist_ok),
+        lambda to: to.create_namespace(name, given, data_root, exist_ok=exist_ok),
     )
 
 

@@ -248,6 +248,7 @@ def table_text(table: Table) -> str:
             ("id", table.id),
             ("format", table.format),
             ("metadata", table.definition.iceberg_metadata_location),
+            ("data at", table.data_root),
             ("rows", rows_text(table) if native else ""),
             ("files", table.file_count if native else ""),
             ("delete predicates", len(table.definition.delete_predicates) or ""),

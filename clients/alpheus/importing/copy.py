@@ -361,7 +361,7 @@ class _Transfer:
     async def _run(self, tx: AsyncTransaction, resumed: bool) -> Imported:
         name = self._request.name
         table = await tx.core.table(name)
-        storage = await self._session.storage()
+        storage = await self._session.data_storage(table)
         found: Sequence[list[DataFile] | None] = [None] * len(self._parts)
         if resumed:
             marks = await each_of(

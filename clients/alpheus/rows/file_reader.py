@@ -56,11 +56,6 @@ def check_table(table: TableDef) -> None:
             kind="not_native",
             hint="read and write its rows with an Iceberg client",
         )
-    if table.data_root:
-        raise InvalidInput(
-            f"table {table.id} keeps its data at {table.data_root}, which this release does not support",
-            kind="not_supported",
-        )
 
 
 class ListedFile(msgspec.Struct, frozen=True):

@@ -139,11 +139,10 @@ class LeasedVersion:
     def version(self) -> int:
         return self._held.lease.copy.version
 
-    @property
-    def storage(self) -> Storage:
-        """The storage as the holder of the lease reads it. When the lease ran out and a file was deleted, the read of
-        this file raises Expired."""
-        return _HeldStorage(self._storage, self)
+    def hold(self, storage: Storage) -> Storage:
+        """Return a storage as the holder of the lease reads it. When the lease ran out and a file was deleted, the read
+        of this file raises Expired."""
+        return _HeldStorage(storage, self)
 
     async def _renew(self) -> None:
         """Renew the lease until it is released or lost. A renewal that fails is retried after a pause."""
@@ -190,7 +189,9 @@ class LeasedVersion:
         if self._snapshot is None:
             self._snapshot = await self._session.call(
                 "read a leased version",
-                lambda: leases.snapshot_of(self._held.lease.copy, self.storage, self._session.keys),
+                lambda: leases.snapshot_of(
+                    self._held.lease.copy, self.hold(self._storage), self._session.keys
+                ),
             )
         return self._snapshot
 

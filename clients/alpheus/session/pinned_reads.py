@@ -48,12 +48,10 @@ class PinnedReads(Reads):
         batch, counts them, or shows which files are pruned, and why."""
         key = parse_name(Kind.TABLE, name)
         version, table = await self._table_at(key)
-        return await scan_table(
-            self._session, key, table, version, where, columns, limit, storage=self._rows_from()
-        )
+        return await scan_table(self._session, key, table, version, where, columns, limit, hold=self._hold())
 
-    def _rows_from(self) -> Storage | None:
-        """The storage from which rows are read. None means the session's storage."""
+    def _hold(self) -> Callable[[Storage], Storage] | None:
+        """Return what makes of a storage the one from which rows are read; see `scan_table`."""
         return None
 
 
@@ -66,16 +64,18 @@ async def scan_table(
     columns: Sequence[str] | None,
     limit: int | None = None,
     unstored: Callable[[str], bytes | None] | None = None,
-    storage: Storage | None = None,
+    hold: Callable[[Storage], Storage] | None = None,
 ) -> AsyncScan:
     """Plan to read the rows of the table that `table` defines. Raises Corrupt (`corrupt_manifest`) for a file on a
     local disk that is not the one that was committed.
 
     - `unstored`: see `list_files`.
-    - `storage`: the storage from which rows are read; None means the session's storage.
+    - `hold`: makes of a storage the one from which rows are read, as the holder of a lease reads it.
     """
     check_row_limit(limit)
-    storage = storage or await session.storage()
+    storage = await session.data_storage(table)
+    if hold is not None:
+        storage = hold(storage)
     scan = scan_of(
         storage,
         table,

@@ -30,8 +30,10 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import At, Committed, Latest, Loaded, Page
+from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import Operation, Transaction
 from alpheus_journal.storage import Storage
+from alpheus_journal.storage.rooted import DataRoots
 
 T = TypeVar("T")
 
@@ -83,6 +85,7 @@ class Session:
         self._ready = ready
         self._is_connected = is_connected
         self._closed = False
+        self._data_roots: DataRoots | None = None
         self.catalog_id = ""  # known after the first answer of `info`
 
     @property
@@ -92,6 +95,33 @@ class Session:
     async def storage(self) -> Storage:
         self.check_open()
         return await self._open_storage()
+
+    async def try_data_root(self, url: str) -> None:
+        """Write a small file below a data root and remove it. Raises what the store raises, and InvalidInput
+        (`bad_data_root`). A client that cannot reach the catalog's storage either tries nothing."""
+        try:
+            roots = DataRoots(await self.storage())
+        except InvalidInput as error:
+            if error.kind != "storage_unreachable":
+                raise
+            return
+        try:
+            store, path = roots.of(url), f"data/selftest/{self.identities.uuid4()}/root"
+            await store.put(path, b"")
+            await store.delete(path)
+        finally:
+            await roots.close()
+
+    async def data_storage(self, table: TableDef) -> Storage:
+        """Return the store of a table's data files: the catalog's, with the files below `data/` at the table's data
+        root."""
+        if not table.data_root:
+            return await self.storage()
+        storage = await self.storage()
+        if self._data_roots is None:
+            roots = self._data_roots = DataRoots(storage)
+            self.join(roots.close)
+        return self._data_roots.of(table.data_root)
 
     def check_open(self) -> None:
         if self._closed:

@@ -97,8 +97,8 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
                 self._has_expired = True
         return await copied(lease)
 
-    def _rows_from(self) -> Storage | None:
-        return None if self._lease is None else self._lease.storage
+    def _hold(self) -> Callable[[Storage], Storage] | None:
+        return None if self._lease is None else self._lease.hold
 
 
 def snapshot_facts(at: VersionInfo, is_leased: bool) -> Facts:

@@ -40,7 +40,14 @@ class SyncWrites(abc.ABC, Generic[R]):
         exist_ok: bool = False,
     ) -> R:
         """Create a namespace. Raises AlreadyExists when the namespace exists; with `exist_ok` the call leaves an
-        existing namespace as it is."""
+        existing namespace as it is.
+
+        `data_root` is the URL of a place for the data files of the tables that will be created in the namespace, so
+        that rules of a bucket can follow a team. The place is in the same kind of store as the catalog, lies apart from
+        the catalog and from all other roots, and never changes. A local folder must exist. The options of the catalog's
+        URL hold for it. Whoever writes such tables needs rights on it. Raises InvalidInput (`bad_data_root`), and
+        `upgrade_needed` for a catalog in revision 1 of the format.
+        """
         return run(self._writes().create_namespace(name, properties, data_root, exist_ok))
 
     def update_namespace(

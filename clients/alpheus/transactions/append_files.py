@@ -121,7 +121,7 @@ class _Adopter:
         data = await asyncio.to_thread(_read_bytes, source, metadata)
         copy = self._copies + data_file_name(self._tx.identities, len(self._files), data)
         self._files.append(self._entry_of(copy, len(data), metadata))
-        await (await self._tx.session.storage()).put(copy, data)
+        await (await self._tx.session.data_storage(self._table)).put(copy, data)
 
     async def _take_stored(self, path: str) -> None:
         """Take a file in the transaction's own folder, without a copy."""
@@ -132,7 +132,7 @@ class _Adopter:
                 kind="bad_argument",
                 hint="give an absolute path or a URL to have the file copied",
             )
-        storage = await self._tx.session.storage()
+        storage = await self._tx.session.data_storage(self._table)
         info = await storage.stat(path)
         if info is None:
             raise NotFound(f"there is no file {path}", kind="no_file", path=path)
@@ -158,7 +158,7 @@ class _Adopter:
         if self._rest:
             tx = self._tx
             self._files += await write_files(
-                await tx.session.storage(),
+                await tx.session.data_storage(self._table),
                 self._table,
                 self._rows(),
                 transaction_id=tx.id,

@@ -168,7 +168,7 @@ class CompactStep(Step):
         )
         if self._dry_run or not chosen:
             return
-        storage = await tx.session.storage()
+        storage = await tx.session.data_storage(table)
         files = [one for _, some in chosen for one in some]
         reader, blocking = FileReader(planned, table.columns), Blocking(storage)
 
@@ -185,6 +185,7 @@ class CompactStep(Step):
                 table_id=table.id,
                 base_sequence=await tx.base_sequence(self._name, table),
                 mode=ChangeMode.COMPACT,
+                data_root=table.data_root,
                 segments=segments,
                 removed=await store_removed_entries(tx, table, [one.listed for one in files]),
                 sources=tuple(dict.fromkeys(one.listed.segment.path for one in files)),

@@ -176,7 +176,7 @@ class TransactionCore(Reads):
     async def list_files(self, table: TableDef) -> list[ListedFile]:
         """List the files of a table, those that this transaction wrote included."""
         self.check_open()
-        return await list_files(await self.session.storage(), table, self.overlay.segment)
+        return await list_files(await self.session.data_storage(table), table, self.overlay.segment)
 
     async def past_version(self, at: answers.At) -> int:
         """Return the version that `at` names. A reference that counts back starts at the transaction's begin version,
@@ -221,11 +221,19 @@ class TransactionCore(Reads):
         operation: Operation
         if replace:
             operation = OverwriteFiles(
-                namespace=name.namespace, name=name.name, table_id=table.id, segments=tuple(segments)
+                namespace=name.namespace,
+                name=name.name,
+                table_id=table.id,
+                segments=tuple(segments),
+                data_root=table.data_root,
             )
         elif segments:
             operation = AppendFiles(
-                namespace=name.namespace, name=name.name, table_id=table.id, segments=tuple(segments)
+                namespace=name.namespace,
+                name=name.name,
+                table_id=table.id,
+                segments=tuple(segments),
+                data_root=table.data_root,
             )
         else:
             return

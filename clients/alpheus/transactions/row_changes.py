@@ -118,7 +118,7 @@ async def write_segments(
     """Write data files of the rows, and one segment that lists them; without rows, write nothing. Raises what
     `write_files` raises."""
     files = await write_files(
-        await tx.session.storage(),
+        await tx.session.data_storage(table),
         table,
         rows,
         transaction_id=tx.id,
@@ -327,6 +327,7 @@ class RowChanger:
                 table_id=self._table.id,
                 base_sequence=await self._tx.base_sequence(self._name, self._table),
                 mode=self._change.mode,
+                data_root=self._table.data_root,
                 segments=segments,
                 removed=await store_removed_entries(self._tx, self._table, [hit.listed for hit in removed]),
                 predicates=predicates,

@@ -43,7 +43,9 @@ class ChangeStep(Step):
         try:
             change = await self._change(table)
             tx.keep(Read(type="TABLE_SELECT", name=self._name))
-            await RowChanger(tx, self._name, table, await tx.session.storage(), change).run(self._mode)
+            await RowChanger(tx, self._name, table, await tx.session.data_storage(table), change).run(
+                self._mode
+            )
         except CastError as error:
             raise bad_data(error) from None
 

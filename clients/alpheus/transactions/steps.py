@@ -12,6 +12,7 @@ from alpheus.session.arguments import Name, When, parse_name, parse_when, severa
 from alpheus.transactions.column_arguments import columns_with_defaults, update_with_defaults
 from alpheus.transactions.core import TransactionCore
 from alpheus_journal.clock import Identities
+from alpheus_journal.data_roots import check_data_root
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import Reference
@@ -50,18 +51,31 @@ class Step:
 
 
 class CreateNamespaceStep(Step):
-    def __init__(self, name: str, properties: dict[str, str], exist_ok: bool) -> None:
+    """Creates a namespace. Tries a data root before the commit: a root that this client cannot write is refused."""
+
+    def __init__(self, name: str, properties: dict[str, str], exist_ok: bool, data_root: str | None) -> None:
         self._name = name
         self._properties = properties
         self._exist_ok = exist_ok
+        self._data_root = check_data_root(data_root) if data_root is not None else ""
 
-    def operation(self, identities: Identities) -> Operation:
-        return CreateNamespace(name=self._name, namespace_id=identities.uuid4(), properties=self._properties)
+    def operation(self, identities: Identities) -> Operation | None:
+        return None if self._data_root else self._create(identities)
+
+    def _create(self, identities: Identities) -> CreateNamespace:
+        return CreateNamespace(
+            name=self._name,
+            namespace_id=identities.uuid4(),
+            properties=self._properties,
+            data_root=self._data_root,
+        )
 
     async def run(self, tx: TransactionCore) -> None:
         if self._exist_ok and await tx.namespace_exists(self._name):
             return
-        await super().run(tx)
+        if self._data_root:
+            await tx.session.try_data_root(self._data_root)
+        await tx.apply(self._create(tx.identities))
 
 
 class CreateTableStep(Step):
@@ -134,7 +148,7 @@ class RowsStep(Step):
     async def run(self, tx: TransactionCore) -> None:
         table = await tx.table(self._name)
         written = await write_rows(
-            await tx.session.storage(),
+            await tx.session.data_storage(table),
             table,
             self._data,
             transaction_id=tx.id,

@@ -21,7 +21,6 @@ from alpheus.session.arguments import (
     any_name,
     namespace_text,
     parse_name,
-    refuse_unsupported,
     texts,
     words,
 )
@@ -86,9 +85,15 @@ class Writes(abc.ABC, Generic[R]):
         exist_ok: bool = False,
     ) -> R:
         """Create a namespace. Raises AlreadyExists when the namespace exists; with `exist_ok` the call leaves an
-        existing namespace as it is."""
-        refuse_unsupported(data_root=data_root)
-        step = CreateNamespaceStep(namespace_text(name), texts("properties", properties), exist_ok)
+        existing namespace as it is.
+
+        `data_root` is the URL of a place for the data files of the tables that will be created in the namespace, so
+        that rules of a bucket can follow a team. The place is in the same kind of store as the catalog, lies apart from
+        the catalog and from all other roots, and never changes. A local folder must exist. The options of the catalog's
+        URL hold for it. Whoever writes such tables needs rights on it. Raises InvalidInput (`bad_data_root`), and
+        `upgrade_needed` for a catalog in revision 1 of the format.
+        """
+        step = CreateNamespaceStep(namespace_text(name), texts("properties", properties), exist_ok, data_root)
         return await self._write(step, blind=not exist_ok, tolerant=exist_ok)
 
     async def update_namespace(

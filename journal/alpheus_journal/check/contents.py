@@ -9,12 +9,13 @@ import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.check.findings import Findings
-from alpheus_journal.errors import AlpheusError, Corrupt, NotFound
+from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import is_content_of
 from alpheus_journal.tables.manifest_merge import Content
@@ -24,8 +25,9 @@ from alpheus_journal.tree.reader import Reader, Snapshot
 class ContentCheck:
     """Reads each definition, each segment and the size of each data file only once, for all versions."""
 
-    def __init__(self, reader: Reader, findings: Findings) -> None:
+    def __init__(self, reader: Reader, findings: Findings, data_roots: DataRoots) -> None:
         self._reader = reader
+        self._data_roots = data_roots
         self._findings = findings
         self.definitions: set[str] = set()
         """The paths of definitions that were read."""
@@ -79,7 +81,7 @@ class ContentCheck:
             except AlpheusError as error:
                 yield self._findings.of_error(error, version, segment.path)
                 continue
-            async for finding in self.check_data_files(files, name, version):
+            async for finding in self.check_data_files(files, table.data_root, name, version):
                 yield finding
 
     async def segment(
@@ -115,13 +117,19 @@ class ContentCheck:
         return content
 
     async def check_data_files(
-        self, files: tuple[DataFile, ...], name: ObjectName, version: int
+        self, files: tuple[DataFile, ...], data_root: str, name: ObjectName, version: int
     ) -> AsyncIterator[Finding]:
+        """Look for data files below a data root. A root that cannot be reached is one finding."""
+        storage = self._data_roots.of(data_root)
         for file in files:
             if file.path in self._files:
                 continue
             self._files.add(file.path)
-            info = await self._reader.storage.stat(file.path)
+            try:
+                info = await storage.stat(file.path)
+            except (InvalidInput, NotFound) as error:  # the root itself
+                yield self._findings.of_error(error, version, file.path)
+                return
             if info is None or info.size != file.size_bytes:
                 found = "is not there" if info is None else f"has {info.size} bytes, not {file.size_bytes}"
                 yield self._findings.add(

@@ -237,7 +237,7 @@ class ExecutionCheck:
             execution.base.add_segment(segment.path, content)
             if segment not in removed:
                 async for finding in self._contents.check_data_files(
-                    content.files, action.name, root.version
+                    content.files, operation.data_root, action.name, root.version
                 ):
                     yield finding
 

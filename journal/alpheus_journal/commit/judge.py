@@ -14,14 +14,16 @@ from alpheus_journal.commit.idempotency import Retries, check_retry_keys, marks_
 from alpheus_journal.commit.staged import Capacity, Member
 from alpheus_journal.conflicts.facets import check_reads
 from alpheus_journal.conflicts.rules import Group, Stakes
+from alpheus_journal.data_roots import check_data_root
 from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.execute.execute import check_transaction
 from alpheus_journal.execute.prefetch import settled_names_of
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.version_files import run_aside, written_size_max
 from alpheus_journal.model.answers import Committed
-from alpheus_journal.model.operations import DropNamespace, Transaction
+from alpheus_journal.model.operations import CreateNamespace, DropNamespace, Transaction
 from alpheus_journal.replay.follower import Follower
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.workspace.workspace import Workspace
 
 OPERATIONS_CHECKED_AT_ONCE = 4
@@ -119,6 +121,7 @@ class Judge:
                 continue
             try:
                 check_transaction(transaction, self._clock.now_millis(), may_repair=may_repair)
+                _check_places(transaction, self._follower.data_roots)
                 check_reads(transaction, self._keys)
                 check_retry_keys(transaction)
                 stakes = await run_aside(len(transaction.operations), Stakes, transaction)
@@ -169,6 +172,13 @@ class Judge:
 
     def _root_size_max(self) -> int:
         return written_size_max(self._follower.definition.node_file_size_max, self._follower.log.digits)
+
+
+def _check_places(transaction: Transaction, data_roots: DataRoots) -> None:
+    """Refuse a data root that this process cannot reach as it reaches the catalog, or that overlaps the catalog."""
+    for operation in transaction.operations:
+        if isinstance(operation, CreateNamespace) and operation.data_root:
+            data_roots.check_kind(check_data_root(operation.data_root))
 
 
 def _count_drops(transactions: Sequence[Transaction]) -> Mapping[str, int]:

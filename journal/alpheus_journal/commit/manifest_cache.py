@@ -11,12 +11,20 @@ import pyarrow as pa
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
-from alpheus_journal.model.definitions import Segment
-from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles, Transaction
-from alpheus_journal.storage import Storage
+from alpheus_journal.model.definitions import CatalogDef, Segment
+from alpheus_journal.model.operations import (
+    AppendFiles,
+    ChangeRows,
+    CreateNamespace,
+    OverwriteFiles,
+    Transaction,
+)
+from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.reader import SizedCache
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.context import OFFLOADED_SIZE_BYTES_MIN
 from alpheus_journal.workspace.workspace import Workspace
 
@@ -36,8 +44,9 @@ class SegmentReader:
     SHA-256, too.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, data_roots: DataRoots) -> None:
         self._storage = storage
+        self._data_roots = data_roots
         self.cache: SizedCache[tuple[bytes, pa.RecordBatch]] = SizedCache(CACHE_SIZE_BYTES_MAX)
 
     def remember(self, segment: Segment, batch: pa.RecordBatch) -> None:
@@ -53,7 +62,8 @@ class SegmentReader:
         Raises InvalidInput (`bad_data`) for a segment or data file that differs from what the transaction announces.
         """
         tables: dict[str, str] = {}
-        adds: set[str] = set()
+        own_roots = {o.data_root for o in transaction.operations if isinstance(o, CreateNamespace)}
+        adds: dict[str, str] = {}  # the data root of the files, by the segment that adds them
         for operation in transaction.operations:
             if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
                 coming = [*operation.segments]
@@ -61,16 +71,18 @@ class SegmentReader:
                     coming += operation.changes
                     tables.update((segment.path, operation.table_id) for segment in operation.removed)
                 tables.update((segment.path, operation.table_id) for segment in coming)
-                adds.update(segment.path for segment in coming)
+                adds.update((segment.path, operation.data_root) for segment in coming)
         for batch in _batches(segments):
             contents = await self._read_brought(batch, tables)
-            looked_for = [
-                file.path
-                for segment, content in zip(batch, contents, strict=True)
-                if segment.path in adds
-                for file in content.files
-            ]
-            infos = await self._storage.stat_many(looked_for) if looked_for else {}
+            looked_for: dict[str, list[str]] = {}
+            for segment, content in zip(batch, contents, strict=True):
+                if segment.path in adds:
+                    looked_for.setdefault(adds[segment.path], []).extend(file.path for file in content.files)
+            infos: dict[str, ObjectInfo | None] = {}
+            for root, paths in looked_for.items():
+                if root not in own_roots:
+                    _check_known(workspace, root)
+                infos |= await self._data_roots.of(root).stat_many(paths)
             for segment, content in zip(batch, contents, strict=True):
                 for file in content.files if segment.path in adds else ():
                     info = infos[file.path]
@@ -176,6 +188,16 @@ class SegmentReader:
             return _damaged_error(segment, "its SHA-256 differs from the one that the catalog records")
         self.remember(segment, batch)
         return Content(batch, segment.path, table_id)
+
+
+def _check_known(workspace: Workspace, root: str) -> None:
+    """Refuse a data root that the catalog does not list: a client must not make this process open other places."""
+    if not root:
+        return
+    stored = workspace.get(fmt.CATALOG)
+    definition = None if stored is None else workspace.decode_readable(fmt.CATALOG, stored)
+    if not isinstance(definition, CatalogDef) or root not in definition.data_roots:
+        raise InvalidInput(f"the catalog has no data root {redact_url(root)[:200]}", kind="bad_data")
 
 
 async def _run_off_loop(data: bytes, work: Callable[..., _T], *args: str) -> _T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from alpheus_journal import format as fmt
+from alpheus_journal.data_roots import DATA_ROOTS_MAX, check_data_root, find_overlap
 from alpheus_journal.errors import AlreadyExists, InvalidInput
 from alpheus_journal.model.definitions import (
     GIVEN_UP_MAX,
@@ -24,6 +25,7 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpgradeCatalog,
 )
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import (
     check_properties,
     decode_as,
@@ -31,7 +33,7 @@ from alpheus_journal.workspace.checks import (
     refuse_nothing,
     require,
 )
-from alpheus_journal.workspace.context import Context, Executed, simple_change
+from alpheus_journal.workspace.context import Changes, Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import (
     ExecuteRule,
     ExecuteRules,
@@ -128,11 +130,77 @@ def create_namespace(workspace: Workspace, operation: CreateNamespace, context: 
         raise AlreadyExists(f"there is a {name} already", kind="namespace_exists")
     if not fmt.is_uuid(operation.namespace_id):
         raise InvalidInput(f"namespace id {operation.namespace_id[:80]!r} is not a uuid")
-    if operation.data_root:
-        raise InvalidInput("namespaces with a data root are not supported", kind="not_supported")
     check_properties(operation.properties, f"properties of {name}")
-    after = NamespaceDef(id=operation.namespace_id, properties=dict(operation.properties))
-    return simple_change(workspace, operation, context, after)
+    changes = Changes(workspace, operation, context)
+    changes.put(
+        name,
+        NamespaceDef(
+            id=operation.namespace_id,
+            properties=dict(operation.properties),
+            data_root=operation.data_root,
+        ),
+    )
+    if operation.data_root:
+        changes.put(fmt.CATALOG, _claim_data_root(workspace, operation))
+    return changes.finish()
+
+
+def _claim_data_root(workspace: Workspace, operation: CreateNamespace) -> CatalogDef:
+    """Return the catalog's definition with the data root of a new namespace.
+
+    A root may be used again once no namespace has it, because data files lie in folders of their tables' ids. Raises
+    InvalidInput (`bad_data_root`, `upgrade_needed`).
+    """
+    url = operation.data_root
+    if check_data_root(url) != url:
+        raise InvalidInput(
+            f"the data root {redact_url(url)} is not in its one form, {redact_url(check_data_root(url))}",
+            kind="bad_data_root",
+        )
+    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    if definition.format_revision < 2:
+        raise InvalidInput(
+            "the catalog is in revision 1 of the format, which has no data roots",
+            kind="upgrade_needed",
+            hint="run alpheus upgrade once all programs know revision 2",
+        )
+    taken = {root for root, holder in definition.data_roots.items() if _holds_root(workspace, holder, root)}
+    other = find_overlap(url, sorted(taken))
+    if other is not None:
+        raise InvalidInput(
+            f"the data root {redact_url(url)} overlaps {redact_url(other)}, the data root of the namespace"
+            f" {definition.data_roots[other]}",
+            kind="bad_data_root",
+            hint="choose a place beside the other roots",
+        )
+    kept = {root: holder for root, holder in definition.data_roots.items() if root != url}
+    roots = dict(sorted((kept | {url: operation.name}).items()))
+    if len(roots) > DATA_ROOTS_MAX:
+        raise InvalidInput(
+            f"the catalog has {DATA_ROOTS_MAX} data roots, the most that are allowed", kind="too_large"
+        )
+    return msgspec.structs.replace(definition, data_roots=roots)
+
+
+def _holds_root(workspace: Workspace, namespace: str, root: str) -> bool:
+    """Return whether a namespace exists with this data root. A damaged namespace may have it."""
+    name = fmt.namespace_name(namespace)
+    stored = workspace.get(name)
+    if stored is None:
+        return False
+    definition = workspace.decode_readable(name, stored)
+    return definition is None or (isinstance(definition, NamespaceDef) and definition.data_root == root)
+
+
+def _read_for_namespace(operation: CreateNamespace, workspace: Workspace) -> Footprint:
+    if not operation.data_root:
+        return Footprint(names=(operation.target,))
+    stored = workspace.get(fmt.CATALOG) if workspace.has(fmt.CATALOG) else None
+    definition = None if stored is None else workspace.decode_readable(fmt.CATALOG, stored)
+    holders = definition.data_roots.values() if isinstance(definition, CatalogDef) else ()
+    return Footprint(
+        names=(operation.target, fmt.CATALOG), related=tuple(fmt.namespace_name(name) for name in holders)
+    )
 
 
 def update_namespace(workspace: Workspace, operation: UpdateNamespace, context: Context) -> Executed:
@@ -158,6 +226,10 @@ RULES: ExecuteRules = {
     Repair: ExecuteRule(repair, _read_for_repair),
     UpgradeCatalog: ExecuteRule(upgrade_catalog, settled=name_target),
     CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
-    CreateNamespace: ExecuteRule(create_namespace, settled=name_target),
+    CreateNamespace: ExecuteRule(
+        create_namespace,
+        _read_for_namespace,
+        lambda operation: None if operation.data_root else (operation.target,),
+    ),
     UpdateNamespace: ExecuteRule(update_namespace, settled=name_target),
 }

@@ -33,6 +33,7 @@ from alpheus_journal.tables.manifest_merge import (
     find_due,
     merge_due_segments,
 )
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.context import Changes, Context, Executed, Execution, Offloaded
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, Footprint, Stepwise
 from alpheus_journal.workspace.workspace import Workspace
@@ -47,7 +48,7 @@ _CLAIMED_MAX = 1 << 63
 def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, context: Context) -> Execution:
     """Append or overwrite rows. A trial does not need the segments' content to be fetched."""
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = _require_native(workspace, name, operation.table_id)
+    definition = _require_native(workspace, name, operation)
     _check_numbers(name, operation.segments)
     if isinstance(operation, AppendFiles) and not operation.segments:
         raise InvalidInput(f"an append to {name} has no files")
@@ -79,7 +80,7 @@ def write_files(workspace: Workspace, operation: AppendFiles | OverwriteFiles, c
 def change_rows(workspace: Workspace, operation: ChangeRows, context: Context) -> Execution:
     """Change rows. Raises Unfetched when it needs contents of the table's segments."""
     name = fmt.check_object_name(operation.target, context.keys)
-    definition = _require_native(workspace, name, operation.table_id)
+    definition = _require_native(workspace, name, operation)
     _check_numbers(
         name,
         (*operation.segments, *operation.removed, *operation.changes),
@@ -178,7 +179,10 @@ def _find_expected(definition: TableDef, operation: AppendFiles | ChangeRows) ->
 # --- shared by all operations on rows --------------------------------------------------------------
 
 
-def _require_native(workspace: Workspace, name: ObjectName, table_id: str) -> TableDef:
+def _require_native(
+    workspace: Workspace, name: ObjectName, operation: AppendFiles | OverwriteFiles | ChangeRows
+) -> TableDef:
+    table_id = operation.table_id
     _, definition = table_of(workspace, name)
     if not definition.native:
         raise InvalidInput(
@@ -190,7 +194,18 @@ def _require_native(workspace: Workspace, name: ObjectName, table_id: str) -> Ta
             kind="table_replaced",
             hint="write the files again for the table that has the name now",
         )
+    if operation.data_root != definition.data_root:
+        raise InvalidInput(
+            f"the files were written to {_place_text(operation.data_root)}, and the data of the {name} lies in"
+            f" {_place_text(definition.data_root)}",
+            kind="bad_data",
+            hint="write the files again with a program of this release",
+        )
     return definition
+
+
+def _place_text(data_root: str) -> str:
+    return redact_url(data_root)[:200] or "the catalog's own place"
 
 
 def _check_numbers(name: ObjectName, segments: Iterable[Segment], *more: int) -> None:
@@ -474,12 +489,17 @@ def _check_change_files(workspace: Workspace, operation: ChangeRows, context: Co
 
 
 def _read_files(operation: AppendFiles | OverwriteFiles, workspace: Workspace) -> Footprint:
-    return Footprint(names=(operation.target,), segments=operation.segments)
+    return Footprint(names=_names_of(operation), segments=operation.segments)
+
+
+def _names_of(operation: AppendFiles | OverwriteFiles | ChangeRows) -> tuple[ObjectName, ...]:
+    """Return the target, and for data files at a data root the catalog, which lists all roots."""
+    return (operation.target, fmt.CATALOG) if operation.data_root else (operation.target,)
 
 
 def _read_changes(operation: ChangeRows, workspace: Workspace) -> Footprint:
     segments = (*operation.segments, *operation.removed, *operation.changes)
-    return Footprint(names=(operation.target,), segments=segments)
+    return Footprint(names=_names_of(operation), segments=segments)
 
 
 RULES: ExecuteRules = {

@@ -11,7 +11,7 @@ from alpheus_journal.errors import Conflict, InvalidInput, NotFound
 from alpheus_journal.execute.schema import change_columns, check_columns, only_adds
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.answers import StoredObject
-from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.definitions import NamespaceDef, TableDef
 from alpheus_journal.model.operations import (
     CommitIceberg,
     CreateTable,
@@ -67,9 +67,11 @@ def create_table(workspace: Workspace, operation: CreateTable, context: Context)
         check_partition_spec(operation.partition_spec, operation.columns)
     if operation.sort_order:
         check_sort_order(operation.sort_order, operation.columns)
+    home = fmt.namespace_name(operation.namespace)
     changes = Changes(workspace, operation, context)
     after = TableDef(
         id=operation.table_id,
+        data_root=decode_as(home, require(workspace, home), NamespaceDef).data_root,
         properties=dict(operation.properties),
         columns=operation.columns,
         next_column_id=columns_count + 1,

@@ -293,6 +293,9 @@ def catalog_message(value: CatalogDef) -> pb.CatalogDef:
         time_marks=[pb.TimeMark(**msgspec.structs.asdict(mark)) for mark in value.time_marks],
         given_up=[pb.VersionRange(first=one.first, last=one.last) for one in value.given_up],
         format_revision=value.format_revision if value.format_revision > 1 else 0,
+        data_roots=[
+            pb.DataRoot(url=url, namespace_name=name) for url, name in sorted(value.data_roots.items())
+        ],
     )
 
 
@@ -562,6 +565,7 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
         time_marks=marks,
         given_up=given_up,
         format_revision=message.format_revision or 1,
+        data_roots={root.url: root.namespace_name for root in message.data_roots},
     )
 
 

@@ -69,6 +69,8 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_marks: tuple[TimeMark, ...] = ()
     given_up: tuple[VersionRange, ...] = ()
     format_revision: int = 1
+    data_roots: dict[str, str] = {}
+    """The last namespace that was created with each data root, by the root's URL."""
     unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:

@@ -289,6 +289,7 @@ def _encode_append_files(operation: AppendFiles, message: pb.AppendFiles) -> Non
             name=operation.name,
             table_id=operation.table_id,
             segments=[encode_segment(s) for s in operation.segments],
+            data_root=operation.data_root,
         )
     )
 
@@ -299,6 +300,7 @@ def _decode_append_files(m: Any) -> AppendFiles:
         name=m.name,
         table_id=m.table_id,
         segments=tuple(decode_segment(s) for s in m.segments),
+        data_root=m.data_root,
     )
 
 
@@ -309,6 +311,7 @@ def _encode_overwrite_files(operation: OverwriteFiles, message: pb.OverwriteFile
             name=operation.name,
             table_id=operation.table_id,
             segments=[encode_segment(s) for s in operation.segments],
+            data_root=operation.data_root,
         )
     )
 
@@ -319,6 +322,7 @@ def _decode_overwrite_files(m: Any) -> OverwriteFiles:
         name=m.name,
         table_id=m.table_id,
         segments=tuple(decode_segment(s) for s in m.segments),
+        data_root=m.data_root,
     )
 
 
@@ -341,6 +345,7 @@ def _encode_change_rows(operation: ChangeRows, message: pb.ChangeRows) -> None:
             hides_up_to=operation.hides_up_to,
             rows_kept=operation.rows_kept,
             rows_dead=operation.rows_dead,
+            data_root=operation.data_root,
         )
     )
 
@@ -363,6 +368,7 @@ def _decode_change_rows(m: Any) -> ChangeRows:
         hides_up_to=m.hides_up_to,
         rows_kept=m.rows_kept,
         rows_dead=m.rows_dead,
+        data_root=m.data_root,
     )
 
 

@@ -202,17 +202,20 @@ class DropTable(_OnTable, frozen=True, kw_only=True, gc=False):
 
 class AppendFiles(_OnTable, frozen=True, kw_only=True, gc=False):
     """Adds rows, in manifest segments that are already stored. `table_id` is the id of the table for which the files
-    were written; a table with another id under the same name is refused."""
+    were written; a table with another id under the same name is refused. `data_root` says where the data files were
+    written; a table with another data root is refused."""
 
     table_id: str
     segments: tuple[Segment, ...]
+    data_root: str = ""
 
 
 class OverwriteFiles(_OnTable, frozen=True, kw_only=True, gc=False):
-    """Replaces all rows by the rows of `segments`, which may be empty."""
+    """Replaces all rows by the rows of `segments`, which may be empty. `data_root` means the same as in AppendFiles."""
 
     table_id: str
     segments: tuple[Segment, ...]
+    data_root: str = ""
 
 
 class ChangeMode(enum.StrEnum):
@@ -255,6 +258,7 @@ class ChangeRows(_OnTable, frozen=True, kw_only=True, gc=False):
     * `outputs_sequence`, assigned by the execution: the sequence of the added files (for a compaction also without
       added files); 0 when no files are added.
     * `hides_up_to`, assigned by the execution: the highest sequence of the files to which the predicates apply.
+    * `data_root` means the same as in AppendFiles.
     """
 
     table_id: str
@@ -271,6 +275,7 @@ class ChangeRows(_OnTable, frozen=True, kw_only=True, gc=False):
     hides_up_to: int = 0
     rows_kept: int = 0
     rows_dead: int = 0
+    data_root: str = ""
 
     @property
     def moves_rows(self) -> bool:

@@ -41,6 +41,7 @@ from alpheus_journal.replay.evidence import Around
 from alpheus_journal.replay.history import with_definitions
 from alpheus_journal.replay.loader import Replay
 from alpheus_journal.replay.state import Head, State, VersionRecord, event_of
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tree.node import EMPTY, Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 
@@ -101,6 +102,8 @@ class Follower:
         self.reader = reader
         self.catalog_id = catalog_id
         self.definition = definition
+        self.data_roots = DataRoots(log.storage)
+        """The stores of data files outside the catalog's prefix."""
         self.state: State | None = None
         self.replay = Replay(self)
         """Loads the state into memory, stores it as checkpoints, and keeps the symbol list."""

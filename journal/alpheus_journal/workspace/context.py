@@ -190,7 +190,8 @@ class Changes:
                 path_before, path_after = effect.path_before, effect.path_after
             else:
                 also.append(effect)
-        also.sort(key=lambda effect: self.context.keys.key(effect.name))
+        keys = self.context.keys
+        also.sort(key=lambda effect: "" if effect.name == fmt.CATALOG else keys.key(effect.name))
         return Executed(
             action=Action(
                 type=action_type(operation),

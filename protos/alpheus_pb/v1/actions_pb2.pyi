@@ -459,31 +459,35 @@ class DropTable(_message.Message):
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., purge: bool = ...) -> None: ...
 
 class AppendFiles(_message.Message):
-    __slots__ = ("namespace_name", "name", "table_id", "segments")
+    __slots__ = ("namespace_name", "name", "table_id", "segments", "data_root")
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     name: str
     table_id: str
     segments: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
-    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ...) -> None: ...
+    data_root: str
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., data_root: _Optional[str] = ...) -> None: ...
 
 class OverwriteFiles(_message.Message):
-    __slots__ = ("namespace_name", "name", "table_id", "segments")
+    __slots__ = ("namespace_name", "name", "table_id", "segments", "data_root")
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     name: str
     table_id: str
     segments: _containers.RepeatedCompositeFieldContainer[_objects_pb2.ManifestSegment]
-    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ...) -> None: ...
+    data_root: str
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., data_root: _Optional[str] = ...) -> None: ...
 
 class ChangeRows(_message.Message):
-    __slots__ = ("namespace_name", "name", "table_id", "base_sequence", "mode", "segments", "removed", "predicates", "scan", "changes", "sources", "outputs_sequence", "rows_hidden", "hides_up_to", "rows_kept", "rows_dead")
+    __slots__ = ("namespace_name", "name", "table_id", "base_sequence", "mode", "segments", "removed", "predicates", "scan", "changes", "sources", "outputs_sequence", "rows_hidden", "hides_up_to", "rows_kept", "rows_dead", "data_root")
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -500,6 +504,7 @@ class ChangeRows(_message.Message):
     HIDES_UP_TO_FIELD_NUMBER: _ClassVar[int]
     ROWS_KEPT_FIELD_NUMBER: _ClassVar[int]
     ROWS_DEAD_FIELD_NUMBER: _ClassVar[int]
+    DATA_ROOT_FIELD_NUMBER: _ClassVar[int]
     namespace_name: str
     name: str
     table_id: str
@@ -516,7 +521,8 @@ class ChangeRows(_message.Message):
     hides_up_to: int
     rows_kept: int
     rows_dead: int
-    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., base_sequence: _Optional[int] = ..., mode: _Optional[_Union[ChangeMode, str]] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., predicates: _Optional[_Iterable[bytes]] = ..., scan: _Optional[bytes] = ..., changes: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., outputs_sequence: _Optional[int] = ..., rows_hidden: _Optional[int] = ..., hides_up_to: _Optional[int] = ..., rows_kept: _Optional[int] = ..., rows_dead: _Optional[int] = ...) -> None: ...
+    data_root: str
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., table_id: _Optional[str] = ..., base_sequence: _Optional[int] = ..., mode: _Optional[_Union[ChangeMode, str]] = ..., segments: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., removed: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., predicates: _Optional[_Iterable[bytes]] = ..., scan: _Optional[bytes] = ..., changes: _Optional[_Iterable[_Union[_objects_pb2.ManifestSegment, _Mapping]]] = ..., sources: _Optional[_Iterable[str]] = ..., outputs_sequence: _Optional[int] = ..., rows_hidden: _Optional[int] = ..., hides_up_to: _Optional[int] = ..., rows_kept: _Optional[int] = ..., rows_dead: _Optional[int] = ..., data_root: _Optional[str] = ...) -> None: ...
 
 class AdvancePipeline(_message.Message):
     __slots__ = ("name", "job", "expected_transaction_id", "pinned_version", "inputs", "state", "error", "params", "called_at_millis", "declaration", "former_job", "expected_pipeline_id")
