@@ -35,10 +35,10 @@ from alpheus_journal.testing import Lake, Model, listed, model_of, put_rows, rai
 from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
 
 
-async def small_catalog(digits: int = 32) -> Lake:
+async def small_catalog(digits: int = 32, format_revision: int = fmt.FORMAT_REVISION) -> Lake:
     """Make a catalog with every kind of operation, file and object, inner nodes included."""
     lake = Lake()
-    journal = await lake.create(order=3, version_digits=digits)
+    journal = await lake.create(order=3, version_digits=digits, format_revision=format_revision)
     t, u = lake.table("a", "t"), lake.table("a", "ü")
     await lake.commit(journal, lake.namespace("a"), t, u)
     for begin, more in ((1, [lake.namespace("b")]), (2, [])):
@@ -397,7 +397,7 @@ def flips_of(data: bytes, count: int | None) -> list[tuple[int, int]]:
 async def test_every_bit_of_a_root_is_refused_or_named_or_says_nothing(
     lane_count: Callable[[int, int], int],
 ) -> None:
-    lake = await small_catalog()
+    lake = await small_catalog(format_revision=1)
     journal = await lake.open()
     log = Log(MemoryStorage(), 32)
     for path in await listed(lake.storage, "action/"):
@@ -445,7 +445,7 @@ async def of_an_earlier_release(lake: Lake, version: int, **changes: object) -> 
 
 
 async def earlier_catalog() -> Lake:
-    lake = await small_catalog()
+    lake = await small_catalog(format_revision=1)
     for version in range((await lake.open()).head.version + 1):
         await of_an_earlier_release(lake, version)
     assert await findings(await lake.open()) == []

@@ -137,7 +137,7 @@ SEGMENT = Segment(
 REFUSED: list[tuple[Operation, str]] = [
     (CreateNamespace(name="a", namespace_id=ID), "namespace_exists"),
     (CreateNamespace(name="b", namespace_id="x"), "bad_argument"),
-    (CreateNamespace(name="b", namespace_id=ID, data_root="s3://x"), "not_supported"),
+    (CreateNamespace(name="b", namespace_id=ID, data_root="s3://x"), "bad_data_root"),
     (CreateNamespace(name="b", namespace_id=ID, properties={"k": "v" * 70_000}), "too_large"),
     (CreateNamespace(name="b", namespace_id=ID, properties={f"k{n}": "v" * 60_000 for n in range(5)}), "too_large"),
     (CreateNamespace(name="b", namespace_id=ID, properties={"\ud800": ""}), "bad_argument"),
