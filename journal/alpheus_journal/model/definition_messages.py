@@ -415,7 +415,7 @@ def encode_definition(value: Definition, *, checksum: bool = False) -> bytes:
     message = _ENCODERS[type(value)](value)
     data = _serialize(message) + value.unknown
     if checksum:
-        data += _CHECKSUM_TAG + zlib.crc32(data).to_bytes(4, "little")
+        data = _CHECKSUM_TAG + zlib.crc32(data).to_bytes(4, "little") + data
     if len(data) > fmt.DEFINITION_SIZE_BYTES_MAX:
         raise InvalidInput(
             f"the definition of {type(value).__name__} {value.id} would take {len(data)} bytes,"
@@ -466,7 +466,7 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
         if not has_checksum(data):
             raise corrupt("its checksum differs")
         message.ClearField("checksum")
-    elif len(UnknownFieldSet(message)) and _ends_with_crc(data):
+    elif len(UnknownFieldSet(message)) and _begins_with_crc(data):
         raise corrupt("the field of its checksum is damaged")
     if not message.id:
         raise corrupt("it has no id")
@@ -483,13 +483,15 @@ def decode_definition(kind: Kind, data: bytes, path: str) -> Definition:
 
 
 def has_checksum(data: bytes) -> bool:
-    """Return whether stored bytes of a definition end with their own checksum."""
-    return data[-_CHECKSUM_SIZE:-4] == _CHECKSUM_TAG and _ends_with_crc(data)
+    """Return whether stored bytes of a definition begin with their own checksum. A file that was cut off keeps it."""
+    return data.startswith(_CHECKSUM_TAG) and _begins_with_crc(data)
 
 
-def _ends_with_crc(data: bytes) -> bool:
-    """Return whether the last four bytes are the CRC-32 of all bytes before the field `checksum`."""
-    return zlib.crc32(data[:-_CHECKSUM_SIZE]) == int.from_bytes(data[-4:], "little")
+def _begins_with_crc(data: bytes) -> bool:
+    """Return whether four bytes after the tag of the field `checksum` are the CRC-32 of all bytes that follow."""
+    return zlib.crc32(data[_CHECKSUM_SIZE:]) == int.from_bytes(
+        data[len(_CHECKSUM_TAG) : _CHECKSUM_SIZE], "little"
+    )
 
 
 def _unknown_fields(message: Message) -> bytes:

@@ -653,7 +653,7 @@ class StillClock(FakeClock):
     ("revision", "expected"),
     [
         (1, "4469e7c9201c1e1c9d59f53ce30f0c423c9add4fda9538fab2559bc6a5cd01cf"),
-        (2, "a91b37d00e8c55affb9df46b63c407b18ddd976ca03bf9da7ed3edbfa96fa441"),
+        (2, "8f37b012d6d9782ff0ae890b58e6495c0b3be0995e05fd60a130ab5527cc40e9"),
     ],
 )
 async def test_recorded_bytes_stay_as_they_are(revision: int, expected: str) -> None:
