@@ -45,6 +45,7 @@ from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")
@@ -143,6 +144,7 @@ class SparkCatalog(Lake):
         self.catalog = alpheus.connect(catalog) if isinstance(catalog, str) else catalog
         try:
             self.storage = self.catalog.storage()
+            self.roots = DataRoots(self.storage)
             if self.storage.url.startswith("memory:"):
                 raise _unreachable(self.storage.url)
             set_up_store(spark, self.storage)
@@ -161,6 +163,8 @@ class SparkCatalog(Lake):
         with self._holding:
             while self._held:
                 self._held.popitem()[1].close()
+        if hasattr(self, "roots"):  # else the catalog's storage cannot be reached
+            run(self.roots.close())
         if self._owned:
             self.catalog.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from alpheus_journal.data_roots import find_overlap
@@ -125,13 +125,20 @@ class DataRoots:
             return self._catalog
         known = self._opened.get(url)
         if known is None:
-            known = self._opened[url] = RootedStorage(self._catalog, url, lambda: self._open(url))
+            query = urlsplit(self._catalog.url).query
+            whole = url + (f"?{query}" if query else "")
+
+            def open_root() -> Storage:
+                self.check_kind(url)
+                return open_storage(whole)
+
+            known = self._opened[url] = RootedStorage(self._catalog, whole, open_root)
         return known
 
-    def _open(self, url: str) -> Storage:
-        self.check_kind(url)
-        query = urlsplit(self._catalog.url).query
-        return open_storage(url + (f"?{query}" if query else ""))
+    def all(self) -> Iterator[Storage]:
+        """Yield the catalog's store, and the stores of all roots that were asked for."""
+        yield self._catalog
+        yield from list(self._opened.values())
 
     def check_kind(self, url: str) -> None:
         """Raise InvalidInput (`bad_data_root`) for a root in another kind of store than the catalog's, or one that

@@ -37,10 +37,10 @@ def inserted_rows(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> 
     sets = _sets(lake, table, changes)
     refuse_removals(sets, "declare the input with changes(...), or run the job with full_refresh")
     plain = [file for each in sets if each.is_whole for file in each.files]
-    df = _scan(lake, table.columns, plain)
+    df = _scan(lake, table, table.columns, plain)
     for each in sets:
         if not each.is_whole:
-            df = df.union(_scan(lake, table.columns, each.files, each))
+            df = df.union(_scan(lake, table, table.columns, each.files, each))
     return df
 
 
@@ -74,6 +74,7 @@ def _sets(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> list[Cha
 
 def _scan(
     lake: Lake,
+    table: TableDef,
     columns: Sequence[Column],
     found: Sequence[DataFile],
     each: ChangeSet | None = None,
@@ -83,7 +84,7 @@ def _scan(
     table no longer has. `label`: see `file_scan.scan`."""
     file_scan.check_session(lake.spark)
     hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
-    return scan.without_hidden(lake.spark, lake.storage, columns, found, hidden, chosen, label)
+    return scan.without_hidden(lake.spark, lake.store_of(table), columns, found, hidden, chosen, label)
 
 
 def _label_sets(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:
@@ -112,7 +113,7 @@ def _columns(table: TableDef, each: ChangeSet) -> tuple[Column, ...]:
 
 
 def _with_literals(lake: Lake, table: TableDef, each: ChangeSet) -> DataFrame:
-    df = _scan(lake, _columns(table, each), each.files, each)
+    df = _scan(lake, table, _columns(table, each), each.files, each)
     values: list[SparkColumn] = [
         f.lit(each.change_type) if each.change_type is not None else f.col(CHANGE_TYPE.name),
         f.lit(each.version).cast("bigint"),
@@ -154,7 +155,7 @@ def _scan_with_labels(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) ->
     )
     first = sets[0]
     found = [file for each in sets for file in each.files]
-    df = _scan(lake, _columns(table, first), found, first, "_alpheus_file")
+    df = _scan(lake, table, _columns(table, first), found, first, "_alpheus_file")
     lost = f.raise_error(
         f.concat(f.lit("Spark read a file that was not requested: "), f.col("_alpheus_file"))
     )

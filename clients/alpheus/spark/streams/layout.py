@@ -27,6 +27,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import open_storage
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 
 IN_UTC: dict[str, Any] = (  # which PySpark 4.1 has always, and takes no word about
@@ -175,12 +176,14 @@ def read_part(
     if not isinstance(part, FilePart):
         return
     storage = open_storage(storage_url)
+    roots = DataRoots(storage)
     try:
         for task in part.tasks:
             columns = layout.columns if task.label.change_type is not None else (*layout.columns, CHANGE_TYPE)
             plan = Plan(table=table, where=task.chosen, files=(), skipped=())
-            data = run(read_data_file(storage, task.planned.file))
+            data = run(read_data_file(roots.of(table.data_root), task.planned.file))
             for batch in FileReader(plan, columns).rows(data, task.planned):
                 yield layout.batch(batch, task.label)
     finally:
+        run(roots.close())
         run(storage.close())

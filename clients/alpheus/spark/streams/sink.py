@@ -23,6 +23,7 @@ from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import Column, Segment
 from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles
 from alpheus_journal.storage import open_storage
+from alpheus_journal.storage.rooted import DataRoots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -164,10 +165,11 @@ class _Tasks:
         if context is not None and not query_id and _registers_a_table(context):
             raise refused_table()
         storage = open_storage(self._pinned.storage)
+        roots = DataRoots(storage)
         try:
             written = run(
                 write_rows(
-                    storage,
+                    roots.of(self._pinned.table.data_root),
                     self._pinned.table.definition,
                     rename_batches(iterator, self._pinned.table.columns),
                     transaction_id=self._transaction_id,
@@ -176,6 +178,7 @@ class _Tasks:
                 )
             )
         finally:
+            run(roots.close())
             run(storage.close())
         return Written(written.segments, self._transaction_id, self._pinned.table.id, query_id or "")
 

@@ -17,12 +17,14 @@ from alpheus.rows.scan import choose_columns
 from alpheus.session.arguments import words
 from alpheus.spark.files import file_scan
 from alpheus.spark.files.file_scan import Damaged
+from alpheus.spark.files.locations import set_up_store
 from alpheus.spark.files.schemas import quoted
 from alpheus.spark.tables import scan
 from alpheus.spark.tables.scan import Where
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage
+from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 
 
@@ -32,7 +34,15 @@ class Lake:
     spark: SparkSession
     catalog: Catalog
     storage: Storage
+    roots: DataRoots
     lists: FileLists
+
+    def store_of(self, table: TableDef) -> Storage:
+        """Return the store of a table's data files, and tell Spark how to reach it. Raises what `set_up_store` does."""
+        store = self.roots.of(table.data_root)
+        if table.data_root:
+            set_up_store(self.spark, store)
+        return store
 
     def frame(
         self,
@@ -45,7 +55,7 @@ class Lake:
         require_native(table)
         wanted = None if columns is None else choose_columns(table, words("columns", columns))
         file_scan.check_session(self.spark)
-        df = scan.rows_of(self.spark, self.storage, scan.plan_of(self.lists, table, where, made))
+        df = scan.rows_of(self.spark, self.store_of(table), scan.plan_of(self.lists, table, where, made))
         return df if wanted is None else df.select(*[quoted(column.name) for column in wanted])
 
 
@@ -70,7 +80,8 @@ def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> 
     except Damaged as error:
         file, reason, cause = error.file, error.reason, None
     except (PySparkException, Py4JJavaError) as error:
-        path = file_scan.find_missing(lake.storage, str(error))
+        text = str(error)
+        path = next(filter(None, (file_scan.find_missing(store, text) for store in lake.roots.all())), "")
         if not path:
             raise
         file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error

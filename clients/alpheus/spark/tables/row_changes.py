@@ -106,6 +106,7 @@ class Rows:
                 "the table is an Iceberg table", kind="not_native", hint="write it through Iceberg"
             )
         file_scan.check_session(lake.spark)
+        self._store = lake.store_of(self.table)
         found = lake.lists.with_sequences(self.table.id, self.table.segments, core_of(tx).overlay.segment)
         places = (segment for segment in self.table.segments for _ in range(segment.file_count))
         self.listed = [ListedFile(place, *at) for place, at in zip(places, found, strict=True)]
@@ -117,11 +118,11 @@ class Rows:
         return plan(self.table, [(one.file, one.sequence) for one in self.listed], sought)
 
     def visible(self, chosen: Sequence[PlannedFile], label: str = "") -> DataFrame:
-        return scan.visible_rows(self._lake.spark, self._lake.storage, self.table, chosen, label)
+        return scan.visible_rows(self._lake.spark, self._store, self.table, chosen, label)
 
     def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
         """Return the rows of files that were just written."""
-        return file_scan.scan(self._lake.spark, self._lake.storage, columns or self.table.columns, found)
+        return file_scan.scan(self._lake.spark, self._store, columns or self.table.columns, found)
 
     def find_hits(self, match: Match) -> Hits:
         """Find the files with rows that change. Runs one query, over the files whose statistics do not decide."""
@@ -149,7 +150,7 @@ class Rows:
         """Run a frame into files of the table."""
         lake = self._lake
         return writes.stage(
-            df, lake.storage, lake.lists, self.table, transaction_id=self._tx.id, catalog_id=self._catalog_id
+            df, self._store, lake.lists, self.table, transaction_id=self._tx.id, catalog_id=self._catalog_id
         )
 
     @property
@@ -161,7 +162,7 @@ class Rows:
         file_scan.check_session(df.sparkSession)
         return writes.write(
             fit_frame(df, columns),
-            self._lake.storage,
+            self._store,
             self.table,
             columns,
             transaction_id=self._tx.id,
@@ -170,7 +171,7 @@ class Rows:
         )
 
     def discard(self, found: Sequence[DataFile]) -> None:
-        writes.delete(self._lake.storage, [file.path for file in found])
+        writes.delete(self._store, [file.path for file in found])
 
     def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]], rows: int) -> tuple[Segment, ...]:
         """Write change files, for feeds. `rows` is the number of rows in all parts."""
@@ -180,7 +181,7 @@ class Rows:
         both = functools.reduce(DataFrame.unionByName, labelled)
         found = self.write_aside(both, (*self.table.columns, CHANGE_TYPE))
         _check_kept(rows, sum(file.row_count for file in found))
-        return writes.list_in_segment(self._lake.storage, self._lake.lists, self.table, found).segments
+        return writes.list_in_segment(self._store, self._lake.lists, self.table, found).segments
 
     def is_rewritten(self, how: Mode | None, match: Match, hits: Hits) -> bool:
         """Return whether the files of `hits.partial` are rewritten."""
@@ -261,7 +262,7 @@ class Rows:
             ready = fit_frame(df.drop(_FILE), columns)
             found = writes.write(
                 ready,
-                lake.storage,
+                self._store,
                 self.table,
                 self.table.columns,
                 transaction_id=self._tx.id,
@@ -269,7 +270,7 @@ class Rows:
                 by=name,
                 file_size_target=target_size,
             )
-        staged = writes.list_in_segment(lake.storage, lake.lists, self.table, found)
+        staged = writes.list_in_segment(self._store, lake.lists, self.table, found)
         _count_dead_rows(shown, staged.rows)
         gone = [PlannedFile(file=one.file, sequence=one.sequence) for some in bins for one in some]
         self._apply(ChangeMode.COMPACT, None, segments=staged.segments, removed=gone)
@@ -289,7 +290,7 @@ class Rows:
     ) -> None:
         lake = self._lake
         entries = [msgspec.structs.replace(each.file, sequence=each.sequence) for each in removed]
-        gone = (writes.put_segment(lake.storage, lake.lists, self.table, entries),) if entries else ()
+        gone = (writes.put_segment(self._store, lake.lists, self.table, entries),) if entries else ()
         core = core_of(self._tx)
         operation = ChangeRows(
             namespace=self._name.namespace,
@@ -297,6 +298,7 @@ class Rows:
             table_id=self.table.id,
             base_sequence=run(core.base_sequence(self._name, self.table)),
             mode=mode,
+            data_root=self.table.data_root,
             segments=segments,
             removed=gone,
             predicates=predicates,

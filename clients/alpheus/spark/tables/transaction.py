@@ -185,7 +185,12 @@ class SparkTransaction:
             ready = check_texts(df, table.columns)
             lake, session = self._lake, core_of(self._tx).session
             return writes.stage(
-                ready, lake.storage, lake.lists, table, transaction_id=self.id, catalog_id=session.catalog_id
+                ready,
+                lake.store_of(table),
+                lake.lists,
+                table,
+                transaction_id=self.id,
+                catalog_id=session.catalog_id,
             )
 
 
