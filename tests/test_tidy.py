@@ -78,7 +78,8 @@ ARROWS = {
     "alpheus": {
         "__main__": "cli",
         "demo": "alpheus pipeline spark",
-        "cli": "alpheus catalog events importing pipeline session spark sync transactions",
+        "cli": "alpheus catalog cli.text events importing pipeline session spark sync transactions",
+        "cli.text": "catalog importing pipeline transactions",
         "spark": (
             "alpheus catalog feed importing pipeline rows session spark.files spark.streams spark.tables sync"
             " transactions"

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from alpheus.catalog import Catalog
-from alpheus.cli import output
 from alpheus.cli.frame import PAIR, F, Settings, cli, mapping, pass_settings
+from alpheus.cli.text import output
 
 
 def conf_option(command: F) -> F:
