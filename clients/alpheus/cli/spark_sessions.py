@@ -30,7 +30,7 @@ def open_session(
     """Open the catalog, and a Spark session of this process for it, while the block runs."""
     given = mapping(conf)
     try:
-        from alpheus.spark.catalog import session
+        from alpheus.spark.spark_session import session
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"Spark is not installed ({error.name} is missing): run pip install 'alpheus[spark]'"
