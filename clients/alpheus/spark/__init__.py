@@ -9,6 +9,7 @@
     tables         how are a table's rows read and written by Spark?
     files          how does Spark read and write exactly the files that a catalog lists?
     streams        how do Spark's own streams and data sources read and write a catalog?
+    workers        what do Spark's Python workers need, and where do they get it?
     job_run        the run that a pipeline's job is called with
     job_trial      the same for a test, without catalog or storage
     java           the Java that Spark is started with

@@ -36,6 +36,7 @@ from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.transaction import SparkTransaction
+from alpheus.spark.workers.check import check_workers
 from alpheus.sync.portal import run
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
@@ -291,7 +292,12 @@ class SparkCatalog(Lake):
         return self.spark.readStream.format("alpheus").options(**self.source_options(), **given).load()
 
     def source_options(self) -> dict[str, str]:
-        """Return the options with which Spark's own `format("alpheus")` finds this catalog."""
+        """Return the options with which Spark's own `format("alpheus")` finds this catalog.
+
+        The first call in an application runs a small job (`alpheus.spark.workers.check`). Raises InvalidInput
+        (`bad_configuration`) that names a worker which cannot import the library.
+        """
+        check_workers(self.spark)
         own = {"catalog": self.catalog.url}
         if scheme_of(self.catalog.url) in DAEMON_SCHEMES:
             own["storage"] = self.storage.url
