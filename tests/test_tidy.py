@@ -78,13 +78,17 @@ ARROWS = {
     "alpheus": {
         "__main__": "cli",
         "demo": "alpheus pipeline spark",
-        "cli": "alpheus catalog events importing pipeline session spark sync transactions",
+        "cli": "alpheus catalog cli.text events importing pipeline session spark spark.workers sync transactions",
+        "cli.text": "catalog importing pipeline transactions",
         "spark": (
-            "alpheus catalog feed importing pipeline rows session spark.files spark.streams spark.tables sync"
-            " transactions"
+            "alpheus catalog feed importing pipeline rows session spark.files spark.streams spark.tables"
+            " spark.workers sync transactions"
         ),
-        "spark.streams": "alpheus aio catalog feed rows rows.arrow session spark.files spark.tables sync transactions",
+        "spark.streams": (
+            "alpheus aio catalog feed rows rows.arrow session spark.files spark.tables spark.workers sync transactions"
+        ),
         "spark.tables": "catalog rows session spark.files sync transactions where",
+        "spark.workers": "spark.files",
         "spark.files": "rows sync",
         "pipeline": "aio catalog events feed session sync",
         "feed": "aio catalog events rows session sync",

@@ -22,7 +22,7 @@ from programs import ROOT
 
 import alpheus
 from alpheus import cli
-from alpheus.cli.column_types import parse_type
+from alpheus.cli.text.column_types import parse_type
 from alpheus.errors import InvalidInput
 from alpheus.pipeline import Pipeline
 from alpheus.spark import SparkCatalog

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from alpheus.cli import output
+from alpheus.cli.text import output
 from alpheus.model_conversions import info_of
 from alpheus_daemon.maintenance import Maintenance
 from alpheus_journal import format as fmt

@@ -12,7 +12,6 @@ import sys
 import click
 
 import alpheus
-from alpheus.cli import output
 from alpheus.cli.frame import (
     BOUND,
     COMPLETE_VARIABLE,
@@ -25,6 +24,7 @@ from alpheus.cli.frame import (
     print_names,
     property_option,
 )
+from alpheus.cli.text import output
 from alpheus.events.events import check_unopened
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput

@@ -15,8 +15,8 @@ import click
 import pyarrow as pa
 
 import alpheus
-from alpheus.cli import output
-from alpheus.cli.column_types import parse_column
+from alpheus.cli.text import output
+from alpheus.cli.text.column_types import parse_column
 from alpheus.errors import InvalidInput
 from alpheus.models import Commit
 from alpheus.session.connections import DAEMON_SCHEMES, scheme_of

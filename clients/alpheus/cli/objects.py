@@ -12,8 +12,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from alpheus.cli import document, output
-from alpheus.cli.column_types import parse_type
 from alpheus.cli.frame import (
     PAIR,
     ColumnType,
@@ -33,6 +31,8 @@ from alpheus.cli.frame import (
     when_option,
     write,
 )
+from alpheus.cli.text import document, output
+from alpheus.cli.text.column_types import parse_type
 from alpheus.errors import InvalidInput
 from alpheus.importing.results import Format
 from alpheus.transactions.column_arguments import parse_added_columns

@@ -12,7 +12,6 @@ import click
 
 from alpheus import pipeline as declared
 from alpheus.catalog import Catalog
-from alpheus.cli import output
 from alpheus.cli.frame import (
     PAIR,
     F,
@@ -25,6 +24,7 @@ from alpheus.cli.frame import (
     print_names,
 )
 from alpheus.cli.spark_sessions import conf_option, open_lake
+from alpheus.cli.text import output
 from alpheus.pipeline import declarations, positions
 from alpheus_journal.errors import NotFound
 

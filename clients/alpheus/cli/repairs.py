@@ -6,8 +6,8 @@ import asyncio
 
 import click
 
-from alpheus.cli import output
 from alpheus.cli.frame import Settings, cli, confirm, pass_settings
+from alpheus.cli.text import output
 from alpheus.session.connections import DAEMON_SCHEMES, catalog_url, scheme_of
 from alpheus_journal import repair as repairs
 from alpheus_journal.clock import claimed_principal

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from alpheus.cli import output
 from alpheus.cli.frame import Settings, at_option, message_option, pass_settings, write
-from alpheus.cli.json_rows import plain_value
 from alpheus.cli.objects import table
+from alpheus.cli.text import output
+from alpheus.cli.text.json_rows import plain_value
 from alpheus.sync.scan import Scan
 
 _SHOWN_ROWS = 100

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
 from alpheus.catalog import Catalog
-from alpheus.cli import output
 from alpheus.cli.frame import PAIR, F, Settings, cli, mapping, pass_settings
+from alpheus.cli.text import output
 
 
 def conf_option(command: F) -> F:
@@ -30,7 +31,7 @@ def open_session(
     """Open the catalog, and a Spark session of this process for it, while the block runs."""
     given = mapping(conf)
     try:
-        from alpheus.spark.catalog import session
+        from alpheus.spark.spark_session import session
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"Spark is not installed ({error.name} is missing): run pip install 'alpheus[spark]'"
@@ -102,3 +103,34 @@ def spark_packages(settings: Settings, spark_version: str | None, recipe: bool) 
     found = packages(spark_version)
     options = f"--packages {','.join(found.coordinates)} --exclude-packages {','.join(found.excludes)}"
     settings.out.document(found, found.recipe.rstrip() if recipe else options)
+
+
+@spark.command("package")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@pass_settings
+def spark_package(settings: Settings, file: Path | None) -> None:
+    """Write a file with all that Spark's Python workers need, and print the setting that sends it to them.
+
+    Workers need it for format("alpheus"): lake.stream, lake.events, and frames and streams that read or write with that
+    format. Other reads and writes need nothing but PySpark and pyarrow on workers. The file holds alpheus and its
+    dependencies from the environment of this command, without PySpark, pyarrow, pandas and numpy. So it fits workers
+    with the same version of Python on the same platform; others refuse it. Nothing is downloaded.
+
+    FILE must end in .zip, and must not exist. Its default is a name in the current folder with the version, the Python
+    and the platform.
+
+    \b
+    Examples
+      alpheus spark package
+      spark-submit --py-files alpheus-workers.zip job.py
+      alpheus spark doctor --conf "$(alpheus spark package /tmp/alpheus-workers.zip)"
+    """
+    from alpheus.spark.workers.package import default_name, write_package
+
+    with output.show_waiting("writing the file"):
+        found = write_package(file or Path(default_name()))
+    settings.out.note(
+        f"{output.size_text(found.size_bytes)}: alpheus {found.alpheus} and {len(found.packages) - 1} packages for"
+        f" {found.python} on {found.platform}"
+    )
+    settings.out.document(found, "\n".join(f"{name}={value}" for name, value in found.settings.items()))

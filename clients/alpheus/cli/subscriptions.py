@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from alpheus.cli import output
 from alpheus.cli.frame import Settings, cli, filter_options, pass_settings
+from alpheus.cli.text import output
 
 # --- subscriptions ---------------------------------------------------------------------------------
 

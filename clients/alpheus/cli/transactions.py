@@ -7,7 +7,6 @@ from typing import BinaryIO
 
 import click
 
-from alpheus.cli import document, output
 from alpheus.cli.frame import (
     BOUND,
     Settings,
@@ -17,6 +16,7 @@ from alpheus.cli.frame import (
     filter_options,
     pass_settings,
 )
+from alpheus.cli.text import document, output
 from alpheus_journal.clock import RandomIdentities
 
 # --- transactions ----------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ from alpheus.spark.files import file_scan, writes
 from alpheus.spark.files.locations import is_connect, refuse_static_token, set_up_store
 from alpheus.spark.files.probe import Problem, Report, probe, report_of
 from alpheus.spark.files.schemas import check_fits, quoted
-from alpheus.spark.jars import add_packages
-from alpheus.spark.java import use_java
 from alpheus.spark.job_run import JobRun
 from alpheus.spark.streams import frames
 from alpheus.spark.streams.sink import BatchFunction
@@ -38,6 +36,7 @@ from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
 from alpheus.spark.tables.reader import PinnedReader
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.transaction import SparkTransaction
+from alpheus.spark.workers.check import check_workers
 from alpheus.sync.portal import run
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
@@ -53,43 +52,6 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 1000
 HELD_VERSIONS_MAX = 16
 """The greatest number of versions that a SparkCatalog leases: the last ones from which frames were made."""
-
-
-def session(
-    name: str = "alpheus",
-    cores: int = 2,
-    settings: Mapping[str, str] | None = None,
-    catalog: Catalog | str | None = None,
-) -> SparkSession:
-    """Return a Spark session in this process, for trials and small pipelines, with a suitable Java.
-
-    A failed task (a Python worker that died, for example) is retried three times, which Spark's plain local mode does
-    not do. A session that already runs is returned unchanged.
-
-    `catalog` is the catalog that the session is for, or the URL of its storage. For a catalog on S3, Spark downloads
-    the jars of `packages()` at the start, unless hadoop-aws is among Spark's jars or in its settings.
-    """
-    use_java()
-    given = dict(settings or {})
-    url = catalog.storage().url if isinstance(catalog, Catalog) else catalog or ""
-    if url.startswith("s3:"):
-        given |= add_packages(given)
-    chosen = {
-        "spark.master": f"local[{cores},4]",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    if given.get("spark.master", "local").startswith("local"):
-        chosen |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": str(cores),
-        }
-    builder = SparkSession.builder.appName(name)
-    for key, value in (chosen | given).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def doctor(spark: SparkSession, catalog: Catalog | str) -> Report:
@@ -108,12 +70,6 @@ def doctor(spark: SparkSession, catalog: Catalog | str) -> Report:
     finally:
         if opened is not catalog:
             opened.close()
-
-
-def register_source(spark: SparkSession) -> None:
-    """Register `format("alpheus")` with the session. Where workers can import `pyspark_alpheus`, Spark also finds it
-    without this."""
-    spark.dataSource.register(AlpheusSource)
 
 
 class SparkCatalog(Lake):
@@ -149,7 +105,7 @@ class SparkCatalog(Lake):
                 raise _unreachable(self.storage.url)
             set_up_store(spark, self.storage)
             file_scan.set_up(spark)
-            register_source(spark)
+            spark.dataSource.register(AlpheusSource)
         except BaseException:
             self.close()
             raise
@@ -340,7 +296,12 @@ class SparkCatalog(Lake):
         return self.spark.readStream.format("alpheus").options(**self.source_options(), **given).load()
 
     def source_options(self) -> dict[str, str]:
-        """Return the options with which Spark's own `format("alpheus")` finds this catalog."""
+        """Return the options with which Spark's own `format("alpheus")` finds this catalog.
+
+        The first call in an application runs a small job (`alpheus.spark.workers.check`). Raises InvalidInput
+        (`bad_configuration`) that names a worker which cannot import the library.
+        """
+        check_workers(self.spark)
         own = {"catalog": self.catalog.url}
         if scheme_of(self.catalog.url) in DAEMON_SCHEMES:
             own["storage"] = self.storage.url

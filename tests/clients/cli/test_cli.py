@@ -28,7 +28,7 @@ from click.testing import CliRunner, Result
 
 import alpheus
 from alpheus import cli
-from alpheus.cli import document, output
+from alpheus.cli.text import document, output
 from alpheus.errors import Conflict, OutcomeUnknown, Unavailable
 from alpheus_journal.clock import RandomIdentities
 

@@ -93,7 +93,7 @@ def test_a_terminal_gets_no_control_of_a_catalog(
     row = {"c" + ATTACK: "v" + ATTACK + "\x1b]0;x\x07\n"}
     read = ("--output", "json", "table", "read", "s.x")
     assert ATTACK in run(*read).stdout
-    monkeypatch.setattr("alpheus.cli.output.to_terminal", lambda: True)
+    monkeypatch.setattr("alpheus.cli.text.output.to_terminal", lambda: True)
     told = run(*read).stdout
     assert json.loads(told) == row
     assert "\\u009b31m" in told

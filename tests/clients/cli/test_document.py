@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpheus.cli import document
-from alpheus.cli.column_types import parse_column, parse_type
-from alpheus.cli.json_rows import arrow_rows
+from alpheus.cli.text import document
+from alpheus.cli.text.column_types import parse_column, parse_type
+from alpheus.cli.text.json_rows import arrow_rows
 from alpheus.errors import InvalidInput
 from alpheus_journal.model.type_names import quoted_name, type_text
 from alpheus_journal.tables.columns import columns_of_schema

@@ -17,10 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.spark import SparkCatalog
 from alpheus_journal.tables.data_file import DataFile
+
+pytestmark = SPARK_MARKS
 
 SCHEMA = pa.schema(
     [

@@ -9,9 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
+from spark_marks import SPARK_MARKS
 
 from alpheus.spark.files import file_index
 from alpheus_journal.errors import InvalidInput
+
+pytestmark = SPARK_MARKS
 
 SCHEMA = t.StructType([t.StructField("id", t.LongType())])
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.cli import cli
@@ -22,6 +23,8 @@ from alpheus.spark import SparkCatalog, doctor, session
 from alpheus.spark.files import probe as probing
 from alpheus.spark.files.probe import Report, probe, probe_once
 from alpheus_journal.storage import Storage
+
+pytestmark = SPARK_MARKS
 
 Place = tuple[str, Mapping[str, Any] | None, str]
 

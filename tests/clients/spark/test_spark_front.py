@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
 from alpheus_journal.clock import RandomIdentities
+
+pytestmark = SPARK_MARKS
 
 ROWS = pa.table({"id": [1, 2, 3]})
 

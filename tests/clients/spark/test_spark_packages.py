@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from alpheus_test_servers import ROOT, S3Server
+from spark_marks import SPARK_MARKS
 
 from alpheus.errors import InvalidInput
 from alpheus.spark import Jar, packages
@@ -21,6 +22,8 @@ from alpheus.spark.jars import HADOOP, LOCK, ROOTS, read_lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = SPARK_MARKS
 
 
 # -- packages and the lock

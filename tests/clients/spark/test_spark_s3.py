@@ -16,12 +16,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import InvalidInput
 from alpheus.spark import SparkCatalog
 from alpheus.spark.files.locations import bucket_of, refuse_static_token, set_up_store, task_place
 from alpheus_journal.storage import open_storage
+
+pytestmark = SPARK_MARKS
 
 ROWS = 200
 

@@ -20,7 +20,7 @@ from both_ways import catalog as catalog
 
 import alpheus
 from alpheus import Catalog, Commit
-from alpheus.cli import document
+from alpheus.cli.text import document
 from alpheus.errors import Conflict, Expired, InvalidInput
 from alpheus_journal.clock import RandomIdentities, SystemClock, make_uuid7
 from alpheus_journal.format import version_file

@@ -89,6 +89,20 @@ _REASONS = (
 cloudpickle.register_pickle_by_value(task_probe)  # type: ignore[no-untyped-call]
 
 
+def explain(told: str) -> tuple[str, str, str]:
+    """Return what an error of Spark, pyarrow or the AWS SDK says: "denied", "unavailable" or "", then the message
+    without stack traces and secrets, and a hint."""
+    lines = [line.strip() for line in told.splitlines()]
+    lines = [line for line in lines if line and not re.match(r"at |File \"|\.\.\. ", line)]
+    text = "\n".join(lines)
+    kind, hint = next(
+        ((kind, hint) for pattern, kind, hint in _REASONS if re.search(pattern, text)), ("", "")
+    )
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    message = raised[-1] if "Traceback" in text and raised else " ".join(lines)
+    return kind, redact_text(message)[:500], hint or "read the logs of that process"
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """The Python workers of one executor.
 
@@ -106,7 +120,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         text = f"{self.host}, process {self.process}: Python {self.python}, pyarrow {self.pyarrow}"
-        text += f", alpheus {self.alpheus or 'not installed (feeds and streams need it)'}"
+        text += f", alpheus {self.alpheus or 'not installed (streams need it: alpheus spark package)'}"
         skew = self.clock_offset_seconds
         if abs(skew) * 1000 > CLOCK_SKEW_MILLIS_MAX:
             text += f", clock {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}"
@@ -166,7 +180,7 @@ def probe_once(spark: SparkSession, storage: Storage) -> None:
         return
     if "self_test=false" in urlsplit(storage.url).query.split("&"):
         return
-    key = (_application_of(spark), storage.url)
+    key = (application_of(spark), storage.url)
     if key in _passed:
         return
     look = _look_at(spark, storage, rounds=1)
@@ -268,22 +282,9 @@ class _Look:
         return True
 
     def _tell(self, where: str, told: str, hint: str = "") -> None:
-        lines = [line.strip() for line in told.splitlines()]
-        lines = [line for line in lines if line and not re.match(r"at |File \"|\.\.\. ", line)]
-        text = "\n".join(lines)
-        kind, found = next(
-            ((kind, hint) for pattern, kind, hint in _REASONS if re.search(pattern, text)), ("", "")
-        )
-        raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-        message = raised[-1] if "Traceback" in text and raised else " ".join(lines)
+        kind, message, found = explain(told)
         self._kind = self._kind if self.problems else kind
-        self.problems.append(
-            Problem(
-                where=where,
-                message=redact_text(message)[:500],
-                hint=hint or found or "read the logs of that process",
-            )
-        )
+        self.problems.append(Problem(where=where, message=message, hint=hint or found))
 
     def _store(self, name: str, data: bytes) -> None:
         self._written.append(self._folder + name)
@@ -292,7 +293,7 @@ class _Look:
     def _ask_workers(self) -> None:
         place, filesystem, profile = task_place(self._storage, self._folder)
         asked = Probe(folder=place, filesystem=filesystem, profile=profile, token=self._token)
-        count = _count_tasks(self._spark)
+        count = count_tasks(self._spark)
         frame = self._spark.range(0, count, 1, count)
         before = time.time()
         rows = frame.mapInArrow(functools.partial(task_probe.try_store, asked), task_probe.RESULT).collect()
@@ -367,7 +368,7 @@ def _master_of(spark: SparkSession) -> str:
     return spark.conf.get("spark.master", "") or ""
 
 
-def _application_of(spark: SparkSession) -> str:
+def application_of(spark: SparkSession) -> str:
     return spark.conf.get("spark.app.id", "") or str(id(spark))
 
 
@@ -379,7 +380,7 @@ def _count_executors(spark: SparkSession) -> int | None:
     return known if _runs_in_driver(spark) else known - 1  # one is the driver
 
 
-def _count_tasks(spark: SparkSession) -> int:
+def count_tasks(spark: SparkSession) -> int:
     """Return how many tasks run at once, within bounds."""
     if _runs_in_driver(spark):
         return 1

@@ -17,6 +17,7 @@ from alpheus.feed.stream_position import EventTerms, StreamPosition, position_of
 from alpheus.models import Event
 from alpheus.spark.streams.offsets import OffsetReader
 from alpheus.spark.streams.options import Options
+from alpheus.spark.workers.check import Travelling
 from alpheus_journal.errors import InvalidInput
 
 EVENT_SCHEMA = t.StructType(
@@ -142,7 +143,7 @@ def _change_type_of(before: str, after: str) -> str | None:
     return "updated" if after else "dropped"
 
 
-class EventReader(_Events, DataSourceReader):
+class EventReader(Travelling, _Events, DataSourceReader):
     """Reads events once."""
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -11,6 +11,7 @@ from alpheus.spark.streams.options import (
     NO_LIMIT,
     Options,
 )
+from alpheus.spark.workers.check import Travelling
 
 try:
     from pyspark.sql.streaming import datasource as limits  # PySpark 4.2 and up
@@ -20,7 +21,7 @@ except ImportError:  # 4.1 passes no limits, and runs AvailableNow as one batch
 SupportsTriggerAvailableNow: type = object if limits is None else limits.SupportsTriggerAvailableNow
 
 
-class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class OffsetReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Answers Spark's calls for offsets. Subclasses find the positions."""
 
     _options: Options

@@ -17,6 +17,7 @@ from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.rows.arrow.cast import Caster, CastError
 from alpheus.rows.file_writer import bad_data, write_rows
 from alpheus.spark.streams.options import Options, Pinned, refused_table
+from alpheus.spark.workers.check import Travelling
 from alpheus.sync.portal import run
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput
@@ -150,7 +151,7 @@ class Written(WriterCommitMessage):
         self.query_id = query_id
 
 
-class _Tasks:
+class _Tasks(Travelling):
     """Writes the rows of each task as files of one transaction. The pickled writer carries its id to all tasks."""
 
     def __init__(self, options: Options, pinned: Pinned, overwrite: bool) -> None:

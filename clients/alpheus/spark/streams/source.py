@@ -81,6 +81,7 @@ from alpheus.spark.streams.options import (
     options_of,
 )
 from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
+from alpheus.spark.workers.check import Travelling
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.answers import parse_token
@@ -88,7 +89,7 @@ from alpheus_journal.model.answers import parse_token
 NAME = "alpheus"
 
 
-class AlpheusSource(DataSource):
+class AlpheusSource(Travelling, DataSource):
     """See the module. Spark makes one source per frame, and passes copies of it to whatever reads the frame."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -222,7 +223,7 @@ def _without_segments(table: Table) -> Table:
     return msgspec.structs.replace(table, definition=definition)
 
 
-class TableReader(DataSourceReader):
+class TableReader(Travelling, DataSourceReader):
     """Reads rows or changes of a table once."""
 
     def __init__(self, options: Options, pinned: Pinned, schema: t.StructType) -> None:

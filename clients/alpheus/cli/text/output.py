@@ -23,7 +23,7 @@ from typing import Any
 import click
 import msgspec
 
-from alpheus.cli.json_rows import json_value
+from alpheus.cli.text.json_rows import json_value
 from alpheus.display import count_text as count_text
 from alpheus.display import printable as printable
 from alpheus.display import size_text as size_text

@@ -17,8 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from alpheus.catalog import Catalog, Transaction
-from alpheus.cli.column_types import parse_type
-from alpheus.cli.json_rows import arrow_value, rows_of_table
+from alpheus.cli.text.column_types import parse_type
+from alpheus.cli.text.json_rows import arrow_value, rows_of_table
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus.models import Commit
 from alpheus.transactions.column_arguments import (
