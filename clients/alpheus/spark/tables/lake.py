@@ -15,7 +15,7 @@ from alpheus.rows.file_reader import damaged_file
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.scan import choose_columns
 from alpheus.session.arguments import words
-from alpheus.spark.files import file_scan
+from alpheus.spark.files import file_scan, store_errors
 from alpheus.spark.files.file_scan import Damaged
 from alpheus.spark.files.schemas import quoted
 from alpheus.spark.tables import scan
@@ -64,15 +64,23 @@ def require_native(table: TableDef) -> TableDef:
 def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> Iterator[None]:
     """Raise Corrupt (`corrupt_manifest`) where a data file is missing or was replaced, with the file and the segment
     that lists it. `table` returns the table that the file probably belongs to; if it does, the error names that
-    table."""
+    table.
+
+    Where the store refuses a request of Spark, or cannot be reached, the errors of `store_errors.error_of` replace
+    Spark's.
+    """
     try:
         yield
     except Damaged as error:
         file, reason, cause = error.file, error.reason, None
     except (PySparkException, Py4JJavaError) as error:
-        path = file_scan.find_missing(lake.storage, str(error))
+        told = str(error)
+        path = file_scan.find_missing(lake.storage, told)
         if not path:
-            raise
+            refused = store_errors.error_of(lake.storage, told)
+            if refused is None:
+                raise
+            raise refused from error
         file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
     else:
         return
