@@ -60,6 +60,12 @@ class CutBefore(Action, frozen=True, kw_only=True):
     """Drops the request and resets the client's connection."""
 
 
+class CutUpload(Action, frozen=True, kw_only=True):
+    """Sends the server the request's head and some bytes of its body, and then resets both connections."""
+
+    body_bytes: int = 0
+
+
 class LoseReply(Action, frozen=True, kw_only=True):
     """Lets the server apply the request, and drops the answer.
 
@@ -308,6 +314,11 @@ class TcpProxy:
             case Truncate(body_bytes=kept):
                 head, body = await self._exchange(server, found)
                 await _send(writer, (head, body[:kept]))
+            case CutUpload(body_bytes=kept):
+                _, to_server = await server()
+                to_server.write(found.head + found.body[:kept])
+                await to_server.drain()
+                to_server.transport.abort()
             case LoseReply(hang=hang):
                 await self._exchange(server, found)
                 await _hang(hang)
@@ -341,14 +352,20 @@ class TcpProxy:
             writer.write(found.body)
             await writer.drain()
             return b"", await _burst(reader)
-        writer.write(found.head + found.body)
+        # A server that refuses such a request reads no body: bytes of a body would be its next request.
+        waits = "expect" in found.headers
+        writer.write(found.head if waits else found.head + found.body)
         await writer.drain()
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
             line, headers = _parse_head(head)
             status = int(line.split(" ", 2)[1])
-            if status >= 200:  # 100 Continue is for a client that waits, but the body was sent already
+            if status >= 200:
                 break
+            if waits:
+                waits = False
+                writer.write(found.body)
+                await writer.drain()
         has_body = found.method != "HEAD" and status not in (204, 304)
         return head, await _body(reader, headers, "") if has_body else b""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,6 +15,7 @@ from alpheus_journal.testing.proxy import (
     Answer,
     Blackhole,
     CutBefore,
+    CutUpload,
     Damage,
     Forward,
     Hold,
@@ -135,6 +137,48 @@ async def test_a_request_that_breaks_off(action: Action, delivered: int) -> None
         assert len(counting.seen) == delivered
         async with Client(proxy) as client:
             assert (await client.ask())[0] == 200
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_a_body_is_sent_to_a_server_that_asks_for_it(accepts: bool) -> None:
+    """The server of this test reads a body only after it asked for the body, as servers do that refuse an upload."""
+    bodies: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                assert head.startswith(b"PUT /x "), head
+                if accepts:
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    bodies.append(await reader.readexactly(4))
+                writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % (200 if accepts else 403))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    put = b"PUT /x HTTP/1.1\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
+    async with (
+        server,
+        TcpProxy("127.0.0.1", server.sockets[0].getsockname()[1]) as proxy,
+        Client(proxy) as client,
+    ):
+        for _ in range(2):
+            client.writer.write(put)
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.writer.write(b"body")
+            answer = await client.reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200" if accepts else b"HTTP/1.1 403")
+    assert bodies == [b"body"] * 2 * accepts
+
+
+async def test_an_upload_that_breaks_off() -> None:
+    async with proxied() as (proxy, counting):
+        proxy.script(request("PUT"), CutUpload(body_bytes=3))
+        async with Client(proxy) as client:
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await client.ask("PUT", "/x", b"12345")
+        async with Client(proxy) as client:
+            assert await client.ask("PUT", "/x", b"67") == (200, b"1 PUT /x")
+        assert counting.seen == [b"67"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@
     task_writer    what each task of a write runs; it travels with the job
     probe          whether executors and workers reach the data as the driver does, tried before the first write
     task_probe     what each task of a probe runs; it travels with the job
+    store_errors   what errors of Spark's jobs tell of the store
     column_names   the names that columns have inside files
     schemas        Spark's types and a table's columns
 

@@ -32,75 +32,21 @@ from pyspark.sql import types as t
 from alpheus.spark.files import task_probe
 from alpheus.spark.files.file_scan import read_files
 from alpheus.spark.files.locations import hadoop_version, is_connect, is_local, spark_path, task_place
+from alpheus.spark.files.store_errors import explain, make_error
 from alpheus.spark.files.task_probe import TOKEN_FILE, Probe
 from alpheus.sync.portal import run
 from alpheus_journal.clock import RandomIdentities
-from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound, Unavailable
+from alpheus_journal.errors import AlpheusError, NotFound
 from alpheus_journal.format import CLOCK_SKEW_MILLIS_MAX
 from alpheus_journal.storage import Storage
-from alpheus_journal.urls import redact_text, redact_url
+from alpheus_journal.urls import redact_url
 
 SCRATCH_FOLDER = "data/selftest/"
 TASKS_MAX = 256
 ROUNDS = 3
 """Jobs that a full look runs until every executor has answered."""
 
-_REASONS = (
-    (r"ExpiredToken|(?i:token.{0,20} expired)", "", "renew the credentials of that process"),
-    (
-        r"PermanentRedirect|AuthorizationHeaderMalformed|bucket is located in|(HTTP status|Status Code:?) 301\b",
-        "",
-        "give the region of the bucket in the catalog's URL: ?region=NAME",
-    ),
-    (
-        r"ACCESS_DENIED|Access ?Denied|Forbidden|PermissionError|Permission denied|(HTTP status|Status Code:?) 403\b",
-        "denied",
-        "allow that process to read and write below data/ of the catalog's prefix",
-    ),
-    (
-        r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist",
-        "",
-        "that process sees no such bucket: compare endpoint and account",
-    ),
-    (
-        r"(?i:no credentials|unable to load credentials)|InvalidAccessKeyId|INVALID_ACCESS_KEY|SignatureDoesNotMatch",
-        "",
-        "give that process credentials: by its environment, its role, or profile=NAME in the catalog's URL",
-    ),
-    (
-        r"ClassNotFound|NoClassDefFound|NoSuchMethod|No FileSystem for scheme",
-        "",
-        "start the session with the jars of alpheus.spark.packages(), and no others of hadoop-aws or the AWS SDK",
-    ),
-    (
-        r"No module named|PYTHON_VERSION_MISMATCH",
-        "",
-        "give the executors the Python of the driver, with pyarrow (PYSPARK_PYTHON, or an archive in spark.archives)",
-    ),
-    (
-        r"NETWORK_CONNECTION|Connection refused|ConnectException|SocketTimeout|timed out|UnknownHost|SlowDown"
-        r"|(HTTP status|Status Code:?) 50[03]\b",
-        "unavailable",
-        "let that process reach the endpoint in the catalog's URL",
-    ),
-)
-"""A pattern of the errors of pyarrow, the AWS SDK and Spark, the kind of the problem, and the hint."""
-
 cloudpickle.register_pickle_by_value(task_probe)  # type: ignore[no-untyped-call]
-
-
-def explain(told: str) -> tuple[str, str, str]:
-    """Return what an error of Spark, pyarrow or the AWS SDK says: "denied", "unavailable" or "", then the message
-    without stack traces and secrets, and a hint."""
-    lines = [line.strip() for line in told.splitlines()]
-    lines = [line for line in lines if line and not re.match(r"at |File \"|\.\.\. ", line)]
-    text = "\n".join(lines)
-    kind, hint = next(
-        ((kind, hint) for pattern, kind, hint in _REASONS if re.search(pattern, text)), ("", "")
-    )
-    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    message = raised[-1] if "Traceback" in text and raised else " ".join(lines)
-    return kind, redact_text(message)[:500], hint or "read the logs of that process"
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,12 +197,7 @@ class _Look:
         problem = self.problems[0]
         if isinstance(self.cause, AlpheusError):
             return self.cause
-        message = f"{problem.where}: {problem.message}"
-        if self._kind == "denied":
-            return Denied(message, hint=problem.hint)
-        if self._kind == "unavailable":
-            return Unavailable(message, kind="storage_unavailable", hint=problem.hint)
-        return InvalidInput(message, kind="bad_configuration", hint=problem.hint)
+        return make_error(self._kind, f"{problem.where}: {problem.message}", problem.hint)
 
     def run(self, rounds: int) -> None:
         if not self._try("driver", self._store, TOKEN_FILE, self._token):

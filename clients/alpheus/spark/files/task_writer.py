@@ -40,6 +40,10 @@ _RESULT_SCHEMA = pa.schema(
 )
 
 
+class StoreError(Exception):
+    """A task could not store a file. The driver knows this error by its name (`store_errors`)."""
+
+
 class Task(NamedTuple):
     """The inputs of each task of a write. Values are plain, so that any worker can unpickle them.
 
@@ -300,11 +304,14 @@ def _open_s3(arguments: dict[str, Any]) -> Any:
 
 
 def put_file(store: Any, path: str, parts: list[bytes]) -> None:
-    """Store a whole file.
+    """Store a whole file. Raises StoreError.
 
     pyarrow completes an upload even where a write raises (arrow #40502). The file is then cut short, and no task
     reports its name.
     """
-    with store.open_output_stream(path) as stream:
-        for part in parts:
-            stream.write(part)
+    try:
+        with store.open_output_stream(path) as stream:
+            for part in parts:
+                stream.write(part)
+    except OSError as error:
+        raise StoreError(f"{type(error).__name__}: {error}") from error

@@ -15,7 +15,7 @@ from alpheus.rows.file_reader import damaged_file
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.scan import choose_columns
 from alpheus.session.arguments import words
-from alpheus.spark.files import file_scan
+from alpheus.spark.files import file_scan, store_errors
 from alpheus.spark.files.file_scan import Damaged
 from alpheus.spark.files.locations import set_up_store
 from alpheus.spark.files.schemas import quoted
@@ -74,16 +74,24 @@ def require_native(table: TableDef) -> TableDef:
 def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> Iterator[None]:
     """Raise Corrupt (`corrupt_manifest`) where a data file is missing or was replaced, with the file and the segment
     that lists it. `table` returns the table that the file probably belongs to; if it does, the error names that
-    table."""
+    table.
+
+    Where the store refuses a request of Spark, or cannot be reached, the errors of `store_errors.error_of` replace
+    Spark's.
+    """
     try:
         yield
     except Damaged as error:
         file, reason, cause = error.file, error.reason, None
     except (PySparkException, Py4JJavaError) as error:
-        text = str(error)
-        path = next(filter(None, (file_scan.find_missing(store, text) for store in lake.roots.all())), "")
+        told = str(error)
+        path = next(filter(None, (file_scan.find_missing(store, told) for store in lake.roots.all())), "")
         if not path:
-            raise
+            refused = [store_errors.error_of(store, told) for store in lake.roots.all()]
+            first = next(filter(None, refused), None)
+            if first is None:
+                raise
+            raise first from error
         file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
     else:
         return

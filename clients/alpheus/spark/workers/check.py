@@ -15,9 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from alpheus.spark.files.locations import is_connect
-from alpheus.spark.files.probe import application_of, count_tasks, explain
+from alpheus.spark.files.probe import application_of, count_tasks
+from alpheus.spark.files.store_errors import explain, make_error
 from alpheus.spark.workers import task_imports
-from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, Unavailable
+from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.journal import software_version
 
 HINT = (
@@ -71,11 +72,7 @@ def check_workers(spark: SparkSession) -> None:
 def _job_failed(told: str) -> AlpheusError:
     kind, message, hint = explain(told)
     message = f"Spark's Python workers could not be asked whether they can import alpheus: {message}"
-    if kind == "denied":
-        return Denied(message, hint=hint)
-    if kind == "unavailable":
-        return Unavailable(message, kind="storage_unavailable", hint=hint)
-    return InvalidInput(message, kind="bad_configuration", hint=hint)
+    return make_error(kind, message, hint)
 
 
 def _python_of(spark: SparkSession) -> str:

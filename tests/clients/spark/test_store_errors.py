@@ -1,0 +1,56 @@
+"""Texts of Spark's errors whose cause is the store, and the errors of ours that they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from alpheus.errors import Denied, InvalidInput, Unavailable
+from alpheus.spark.files.store_errors import error_of
+from alpheus_journal.storage import open_storage
+
+S3 = open_storage("s3://bkt/lake?region=eu-central-1")
+TASK = (
+    "Traceback (most recent call last):\n  File x.py\nalpheus.spark.files.task_writer.StoreError: OSError: "
+)
+READ = "Encountered error in s3a://bkt/lake/data/x.parquet.\n\tat org.apache.spark.Scan(Scan.scala:403)\n"
+S3A = READ + "Caused by: org.apache.hadoop.fs.s3a."
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "message"),
+    [
+        (TASK + "AWS Error UNKNOWN: Unable to parse ExceptionName: ExpiredToken", Denied, "ExpiredToken"),
+        (TASK + "AWS Error ACCESS_DENIED during PutObject operation", Denied, "a task could not store a file"),
+        (TASK + "AWS Error SLOW_DOWN (HTTP status 503)", Unavailable, "SLOW_DOWN"),
+        (TASK + "AWS Error NO_SUCH_BUCKET", InvalidInput, "NO_SUCH_BUCKET"),
+        (TASK + "No space left on device", Unavailable, "No space left"),
+        (S3A + "AWSBadRequestException: getFileStatus on s3a://bkt/lake/x: (Status 400)", Denied, "getFileStatus"),
+        (S3A + "AWSServiceThrottledException: open: SlowDown (Status Code: 503)", Unavailable, "open: SlowDown"),
+    ],
+)  # fmt: skip
+def test_the_store_is_the_cause(told: str, kind: type[Exception], message: str) -> None:
+    found = error_of(S3, told)
+    assert type(found) is kind
+    assert message in found.message
+    assert "scala" not in found.message
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        READ + "Caused by: java.lang.ArithmeticException: divide by zero",
+        S3A.replace("bkt/lake", "other/lake") + "AWSBadRequestException: getFileStatus on s3a://other/x",
+        "SocketTimeout in a function of the user",
+    ],
+)
+def test_something_else_is_the_cause(told: str) -> None:
+    assert error_of(S3, told) is None
+
+
+def test_a_disk_has_no_such_errors(tmp_path: Path) -> None:
+    disk = open_storage(f"file://{tmp_path}")
+    assert error_of(disk, S3A + "AWSBadRequestException: x") is None
+    assert isinstance(error_of(disk, TASK + "AWS Error ACCESS_DENIED"), Denied)
