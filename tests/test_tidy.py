@@ -40,7 +40,7 @@ MAY_IMPORT = {
 }
 
 GROUND = {
-    "alpheus_journal": "errors format clock failpoints mmap_file urls",
+    "alpheus_journal": "errors format clock data_roots failpoints mmap_file urls",
     "alpheus_daemon": "config",
     "alpheus": "models model_conversions errors closing display callables",
 }

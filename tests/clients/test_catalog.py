@@ -639,7 +639,6 @@ def test_what_is_not_supported_is_refused_by_name(catalog: Catalog, space: str) 
     catalog.create_table(name, ROWS)
     head = catalog.version()
     calls: list[tuple[str, Callable[[], object]]] = [
-        ("data_root", lambda: catalog.create_namespace("n", data_root="s3://b/p")),
         ("branch", lambda: catalog.transaction(branch="dev")),
         ("branch", lambda: catalog.events(branch="dev")),
         ("branch", lambda: catalog.at(None, branch="dev")),

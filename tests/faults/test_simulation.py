@@ -45,7 +45,15 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition, encode_definition
 from alpheus_journal.model.definitions import Segment
-from alpheus_journal.model.operations import ChangeMode, CreateCatalog, Operation, Read, Repair, Transaction
+from alpheus_journal.model.operations import (
+    ChangeMode,
+    CreateCatalog,
+    Operation,
+    Read,
+    Repair,
+    Transaction,
+    UpgradeCatalog,
+)
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head
 from alpheus_journal.tables.manifest_merge import Content
@@ -150,7 +158,9 @@ COUNTED = (
     "linearized",
 )
 OPERATIONS = [
-    operation.__name__ for operation in get_args(Operation) if operation not in (CreateCatalog, Repair)
+    operation.__name__
+    for operation in get_args(Operation)
+    if operation not in (CreateCatalog, Repair, UpgradeCatalog)
 ]
 CHANGES = (
     "append", "overwrite_all", "restore", "undrop", "rename", "add_level", "compact", "overtaken", "merged", "hiding",

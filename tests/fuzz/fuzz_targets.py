@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+import zlib
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
@@ -441,6 +442,13 @@ _DEFINITIONS: dict[Kind, Any] = {
 }
 
 
+def _without_checksum(kind: Kind, data: bytes) -> bytes:
+    message = _DEFINITIONS[kind].FromString(data)
+    if "checksum" in message.DESCRIPTOR.fields_by_name:  # kinds that nothing writes yet have none
+        message.ClearField("checksum")
+    return bytes(message.SerializeToString(deterministic=True))
+
+
 class DefinitionTarget(Target):
     """Stored definitions of every kind; the first byte is the kind."""
 
@@ -456,12 +464,15 @@ class DefinitionTarget(Target):
                 bytes([kind]) + random_message(message_type, rng).SerializeToString(deterministic=True)
                 for _ in range(6)
             ]
-        return seeds
+        return [seed[:1] + _without_checksum(Kind(seed[0]), seed[1:]) for seed in seeds]
 
     def make(self, rng: random.Random) -> bytes:
         seed = rng.choice(self.whole())
         descriptor = _DEFINITIONS[Kind(seed[0])].DESCRIPTOR
-        return seed[:1] + mutate_message(seed[1:], descriptor, rng, self.whole())
+        mutated = mutate_message(seed[1:], descriptor, rng, self.whole())
+        if rng.random() < 0.25:  # a wrong checksum would hide all other faults
+            mutated = b"\xbd\x0c" + zlib.crc32(mutated).to_bytes(4, "little") + mutated
+        return seed[:1] + mutated
 
     def allows(self, error: Exception) -> bool:
         reserved = isinstance(error, InvalidInput) and error.kind == "not_supported"

@@ -162,7 +162,7 @@ def test_a_file_that_was_cut_short_is_reported_by_no_task(
     def run() -> Iterator[pa.RecordBatch]:
         yield from task_writer.write_rows(task_into(tmp_path, filesystem={}), iter([batch]))
 
-    with pytest.raises(OSError, match="cut"):
+    with pytest.raises(task_writer.StoreError, match="cut"):
         reports.extend(run())
     assert reports == []
     assert list(store.stored.values()) != [0]
