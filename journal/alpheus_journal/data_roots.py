@@ -1,5 +1,5 @@
 """Data roots: places outside the catalog's prefix where the data files of a namespace's tables lie (FORMAT.md, "Data
-roots"). Pure; `storage.rooted` opens them."""
+roots"). Pure; `rooted_storage` opens them."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.definition_messages import decode_definition, encode_definition
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef
 from alpheus_journal.model.operations import CreateNamespace, DropNamespace, Undrop, UpgradeCatalog
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.testing import Lake, raises
 
 BAD = [

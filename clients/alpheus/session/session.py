@@ -32,8 +32,8 @@ from alpheus_journal.model import answers
 from alpheus_journal.model.answers import At, Committed, Latest, Loaded, Page
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import Operation, Transaction
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import Storage
-from alpheus_journal.storage.rooted import DataRoots
 
 T = TypeVar("T")
 

@@ -44,7 +44,7 @@ from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
-from alpheus_journal.storage.rooted import DataRoots
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.urls import redact_url
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Segment, TableDef
-from alpheus_journal.storage.rooted import DataRoots
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import is_content_of
 from alpheus_journal.tables.manifest_merge import Content

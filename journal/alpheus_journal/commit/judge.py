@@ -23,7 +23,7 @@ from alpheus_journal.log.version_files import run_aside, written_size_max
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, DropNamespace, Transaction
 from alpheus_journal.replay.follower import Follower
-from alpheus_journal.storage.rooted import DataRoots
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.workspace.workspace import Workspace
 
 OPERATIONS_CHECKED_AT_ONCE = 4

@@ -19,8 +19,8 @@ from alpheus_journal.model.operations import (
     OverwriteFiles,
     Transaction,
 )
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import ObjectInfo, Storage
-from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.reader import SizedCache

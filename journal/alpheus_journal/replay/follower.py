@@ -41,7 +41,7 @@ from alpheus_journal.replay.evidence import Around
 from alpheus_journal.replay.history import with_definitions
 from alpheus_journal.replay.loader import Replay
 from alpheus_journal.replay.state import Head, State, VersionRecord, event_of
-from alpheus_journal.storage.rooted import DataRoots
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.tree.node import EMPTY, Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 

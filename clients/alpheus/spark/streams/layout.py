@@ -26,8 +26,8 @@ from alpheus.transactions.row_changes import CHANGE_TYPE
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import open_storage
-from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 
 IN_UTC: dict[str, Any] = (  # which PySpark 4.1 has always, and takes no word about

@@ -23,8 +23,8 @@ from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import Column, Segment
 from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import open_storage
-from alpheus_journal.storage.rooted import DataRoots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

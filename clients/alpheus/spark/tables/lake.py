@@ -23,8 +23,8 @@ from alpheus.spark.tables import scan
 from alpheus.spark.tables.scan import Where
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import Storage
-from alpheus_journal.storage.rooted import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 
 
