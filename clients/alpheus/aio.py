@@ -1,6 +1,7 @@
 """The asynchronous client: `connect`, `create`, `AsyncCatalog`.
 
 `alpheus.Catalog` offers the same without `await`. A call means the same against a daemon and against storage.
+The module is long because AsyncCatalog has one short method for each verb that needs no room of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The results of the client: frozen values, which msgspec writes as JSON.
 
 Every result of a read carries the `version` at which it was read. Times are aware datetimes in UTC.
+The module is long because it lists every result that a user can hold.
 """
 
 from __future__ import annotations

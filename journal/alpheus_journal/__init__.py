@@ -7,5 +7,6 @@ and each room's docstring says which question it answers. Modules beside the roo
     access       the protocol that every way to a catalog implements
     repair       decisions of a person after a store lost versions
     create_catalog    version 0 of a catalog
-    errors, format, clock, failpoints, mmap_file, urls    the ground: every room may import these
+    rooted_storage    the store of a table whose data files lie outside the catalog's prefix
+    errors, format, clock, data_roots, failpoints, mmap_file, urls    the ground: every room may import these
 """

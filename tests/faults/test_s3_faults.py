@@ -68,8 +68,8 @@ class Rig:
             server.url(
                 _prefix(self.url),
                 endpoint=proxy.endpoint,
-                deadline="1",
-                read_timeout="0.5",
+                deadline="4",
+                read_timeout="2",
                 self_test="false",
             )
         )

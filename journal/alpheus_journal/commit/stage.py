@@ -90,9 +90,7 @@ class Stager:
             ),
             base.reader.load_nodes,
         )
-        files: dict[str, bytes] = {}
-        for member in members:
-            files.update(member.uploads)
+        files = {path: data for member in members for path, data in member.uploads.items()}
         definitions = {path: data for path, data in files.items() if path.startswith("def/")}
         _check_external_actions(files)
         revision = _revision_of(head, changes.catalog_def, files)

@@ -181,8 +181,13 @@ async def test_a_bare_status(
     of_read: type[AlpheusError],
 ) -> None:
     scripted.on["Commit"] = abort(code)
-    with pytest.raises(of_commit) as caught:
-        await remote.commit(TRANSACTION)
+    for _ in range(10):
+        with pytest.raises((of_commit, OutcomeUnknown)) as caught:
+            await remote.commit(TRANSACTION)
+        # gRPC's core tells INTERNAL, not the status, when a busy machine gets the status before the request is written.
+        if "Internal error from Core" not in str(caught.value):
+            break
+    assert isinstance(caught.value, of_commit)
     if isinstance(caught.value, OutcomeUnknown):
         assert caught.value.transaction_id == TRANSACTION.id
     scripted.on["Resolve"] = abort(code)
