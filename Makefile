@@ -19,6 +19,7 @@ BIN := .venv/bin
 STAMP := .venv/.setup-$(shell pwd | cksum | cut -d ' ' -f 1)
 SERVERS := .cache/servers/.made
 JARS := .cache/hadoop-aws/.made
+CLASSES := .cache/spark-classes/.made
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-header $(if $(UPGRADE),--upgrade)
 
@@ -47,10 +48,14 @@ $(JARS): $(STAMP) clients/alpheus/spark/hadoop_aws.lock .ci/hadoop-aws
 	@if PYTHON="$(PYTHON)" .ci/hadoop-aws; then touch $@; else \
 		echo "warning: the jars of hadoop-aws could not be downloaded; tests of Spark on S3 will be skipped" >&2; test -z "$$ALPHEUS_REQUIRE_SERVERS"; fi
 
+$(CLASSES): $(STAMP) tests/spark_class_archive.py
+	@$(BIN)/python tests/spark_class_archive.py $(@D)/classes.jsa >$(@D).log 2>&1 && mkdir -p $(@D) && touch $@ || \
+		echo "warning: no class archive of Spark, so its tests start slowly (see $(@D).log)" >&2
+
 run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) $(JARS) ## run lint, types, drift of generated code, and every test at small counts (JOBS=4 processes; two of them start Spark)
+test: lint types $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## run lint, types, drift of generated code, and every test at small counts (JOBS=4 processes; two of them start Spark)
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -66,7 +71,7 @@ generate: $(STAMP) ## write the protobuf code from the .proto files, and the syn
 	$(BIN)/python -m alpheus_pb
 	$(BIN)/python -m alpheus.sync
 
-slow: $(STAMP) $(SERVERS) $(JARS) ## LANE=word: run tests whose name or file contains the word, at full counts (LANE=all: every test)
+slow: $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## LANE=word: run tests whose name or file contains the word, at full counts (LANE=all: every test)
 	@test -n "$(LANE)" || { echo "name the tests: make slow LANE=word, or LANE=all" >&2; exit 2; }
 	ALPHEUS_SLOW=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=28800 $(if $(filter-out all,$(LANE)),-k "$(LANE)") $(ARGS)
 

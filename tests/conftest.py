@@ -10,6 +10,7 @@ import importlib.util
 import os
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import alpheus_budget as budget
@@ -64,10 +65,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
-if not FULL:
-    # For every JVM that a test starts. A short run executes little code twice: to compile it well takes longer than to
-    # run it.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+CLASS_ARCHIVE = Path(__file__).resolve().parent.parent / ".cache" / "spark-classes" / "classes.jsa"
+# For every JVM that a test starts. A short run executes little code twice: to compile it well takes longer than to run
+# it. A JVM that cannot use the archive ignores it.
+JVM_OPTIONS = [] if FULL else ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+if CLASS_ARCHIVE.exists():
+    JVM_OPTIONS += [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM_OPTIONS))
 
 settings.register_profile("small", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile(
