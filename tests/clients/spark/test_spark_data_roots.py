@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +22,13 @@ COLUMNS = "id BIGINT, text STRING"
 
 
 @pytest.fixture(params=["disk", "s3"])
-def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+def places(
+    request: pytest.FixtureRequest, tmp_path: Path, lane_count: Callable[[int, int], int]
+) -> tuple[str, str]:
     """Return the URL of a new catalog, and that of an empty place beside it."""
     if request.param == "disk":
+        if not lane_count(0, 1):
+            pytest.skip("over a disk: make slow LANE=data_roots")
         (tmp_path / "team").mkdir()
         return f"file://{tmp_path}/lake", f"file://{tmp_path}/team"
     request.getfixturevalue("hadoop_aws_jars")

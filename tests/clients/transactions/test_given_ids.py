@@ -265,10 +265,11 @@ def test_clients_that_race_with_one_id(catalog: Catalog, space: str) -> None:
     assert catalog.read(f"{space}.t").num_rows == before + 3
 
 
-@pytest.mark.slow
-def test_processes_that_race_with_one_id(catalog: Catalog, space: str) -> None:
+def test_processes_that_race_with_one_id(
+    catalog: Catalog, space: str, lane_count: Callable[[int, int], int]
+) -> None:
     spawn = multiprocessing.get_context("spawn")
-    for number in range(1, 4):
+    for number in range(1, 1 + lane_count(1, 5)):
         id, answers, gate = new_id(), spawn.Queue(), spawn.Barrier(2)
         arguments = (catalog.url, id, f"{space}.t", gate, answers.put)
         racers = [spawn.Process(target=_append, args=arguments) for _ in range(2)]
