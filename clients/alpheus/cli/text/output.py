@@ -485,6 +485,7 @@ class Printer:
             # On some systems a closed pipe shows as EINVAL. Other errors, such as a full disk, are failures.
             if error.errno == errno.EINVAL:
                 raise ReaderGone from None
+            abandon_output()  # what the interpreter still holds would fail again at its end, with another exit status
             raise
 
 
