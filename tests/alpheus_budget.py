@@ -26,6 +26,7 @@ STARTS_SPARK = (
 PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/": "clients"} | dict.fromkeys(
     ("tests/faults/", "tests/fuzz/"), "faults"
 )
+SHARES_SPARK = ("tests/clients/spark/", "tests/clients/test_guide.py")
 SPARK_SESSIONS = 2
 """The processes of a run that start a shared Spark session. A session takes ten seconds to start and a minute to become
 fast, and its JVM takes more than a gigabyte."""
@@ -44,7 +45,7 @@ def unit_of(node_id: str) -> str:
     """Return the unit of work that a test belongs to: its file, or one of `SPARK_SESSIONS` groups of files that share a
     Spark session. One process runs a whole unit."""
     file = node_id.partition("::")[0]
-    if not file.startswith("tests/clients/spark/"):
+    if not file.startswith(SHARES_SPARK):
         return file
     return f"spark-{zlib.adler32(file.encode()) % SPARK_SESSIONS}"
 

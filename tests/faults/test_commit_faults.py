@@ -295,7 +295,7 @@ async def test_a_group_shares_the_outcome() -> None:
 async def test_storms(reads: bool, lane_count: Callable[[int, int], int]) -> None:
     """Every call of two concurrent writers may fail in any way: commits are exactly once and answers are definite."""
     seen: dict[str, int] = {}
-    for seed in range(lane_count(20, 3000)):
+    for seed in range(lane_count(12, 3000)):
         rig = await Rig.make(seed)
         stores, plans = [], []
         for number in range(2):

@@ -586,7 +586,7 @@ def test_spark_answers_as_over_plain_files(
     story: Story, ways: dict[str, SparkCatalog], label: str, chosen: Chosen
 ) -> None:
     spark, pin = story.spark, story.pins[label]
-    texts = {name: pin.sql(QUERIES[name]) for name in chosen(QUERIES, 12)}
+    texts = {name: pin.sql(QUERIES[name]) for name in chosen(QUERIES, 24)}
     texts["all rows"] = " UNION ALL ".join(all_rows(table) for table in chosen(TABLES, 3))
     with plain_views(spark, pin):
         expected = asked(spark, texts)
@@ -608,7 +608,7 @@ def test_conditions_of_reads_are_those_of_queries(
     Arrow evaluates all conditions, and Spark some.
     """
     pin = story.pins[label]
-    by_spark = chosen(WHERES, 4)
+    by_spark = chosen(WHERES, 8)
     pruned = 0
     with plain_in_duckdb(pin) as connection:
         for table, condition in WHERES.items():
