@@ -104,8 +104,8 @@ def spark() -> Iterator[SparkSession]:
     # A refusal of a task is tried twice here, not four times.
     settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
     if os.environ.get("ALPHEUS_SLOW", "") != "1":
-        # A short run asks most queries once, so Spark interprets plans here: to compile one takes longer than to run it.
-        # Slow runs, and the programs of the README and the guide, compile plans as a user's session does.
+        # A short run asks most queries once, so Spark interprets plans: to compile one takes longer than to run it.
+        # Slow runs, and the programs of the README and the demo, compile plans as a user's session does.
         settings["spark.sql.codegen.wholeStage"] = "false"
     if jars := servers.find_jars():
         settings["spark.jars"] = ",".join(map(str, jars))
