@@ -106,7 +106,7 @@ def spark() -> Iterator[SparkSession]:
     if os.environ.get("ALPHEUS_SLOW", "") != "1":
         # A short run asks most queries once, so Spark interprets plans: to compile one takes longer than to run it.
         # Slow runs, and the programs of the README and the demo, compile plans as a user's session does.
-        settings["spark.sql.codegen.wholeStage"] = "false"
+        settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     if jars := servers.find_jars():
         settings["spark.jars"] = ",".join(map(str, jars))
     with pytest.MonkeyPatch.context() as patch:
