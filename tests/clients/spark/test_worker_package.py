@@ -369,9 +369,11 @@ print(plain.option("feed", "events").load().where("name = 's.u'").count())
 
 
 def test_a_stream_runs_on_workers_that_got_the_file(
-    spark: SparkSession, bare_python: Path, written: WorkerPackage, tmp_path: Path
+    bare_python: Path, written: WorkerPackage, tmp_path: Path, lane_count: Callable[[int, int], int]
 ) -> None:
     """The feed and the sink run on workers that have nothing but PySpark, pyarrow and the file."""
+    if not lane_count(0, 1):
+        pytest.skip("starts a session of its own, which takes long: make slow LANE=worker_package")
     [setting] = [f"{name}={value}" for name, value in written.settings.items()]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
