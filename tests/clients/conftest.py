@@ -118,8 +118,31 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
+@pytest.fixture(scope="module")
+def on_s3(
+    shared_s3: Callable[[str], servers.S3Server], hadoop_aws_jars: list[Path]
+) -> Iterator[servers.S3Server]:
+    """Yield an S3 server that Spark can reach, for the tests of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield servers.reachable(shared_s3(servers.default_kind()), patch)
+
+
+@pytest.fixture
+def lake_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the URL of a new catalog: a folder of this machine, and in `make slow LANE=spark_s3` a prefix of an S3
+    server, too."""
+    if getattr(request, "param", "disk") == "disk":
+        return f"file://{tmp_path}/lake"
+    server: servers.S3Server = request.getfixturevalue("on_s3")
+    return server.url()
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a module's tests in REMOTE over a daemon in every run, and its other tests so in slow runs only."""
+    """Run a module's tests in REMOTE over a daemon in every run, and its other tests so in slow runs only. In slow
+    runs, make the catalogs of `lake_url` on a disk and on S3."""
+    if "lake_url" in metafunc.fixturenames and os.environ.get("ALPHEUS_SLOW", "") == "1":
+        places = ["disk", pytest.param("spark_s3", marks=pytest.mark.slow)]
+        metafunc.parametrize("lake_url", places, indirect=True)
     remote = getattr(metafunc.module, "REMOTE", None)
     if remote is not None and "catalog" in metafunc.fixturenames:
         ways: list[Any] = ["direct"]

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lake_folder import folder_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
@@ -19,13 +20,15 @@ from spark_marks import SPARK_MARKS
 import alpheus
 from alpheus.errors import AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound
 from alpheus.spark import SparkCatalog
+from alpheus.sync.portal import run
+from alpheus_journal.testing import listed
 
 pytestmark = SPARK_MARKS
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
-    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+def lake(spark: SparkSession, tmp_path: Path, lake_url: str) -> Iterator[SparkCatalog]:
+    with alpheus.create(lake_url) as catalog:
         catalog.create_namespace("sales")
         yield SparkCatalog(spark, catalog)
     assert not list((tmp_path / "lake").rglob("*.crc")), "no checksum files beside the data"
@@ -33,10 +36,6 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
 
 def ids(df: DataFrame) -> list[int]:
     return sorted(row["id"] for row in df.select("id").collect())
-
-
-def folder_of(lake: SparkCatalog) -> Path:
-    return Path(lake.storage.url.removeprefix("file://"))
 
 
 NESTED = """id BIGINT NOT NULL, flag BOOLEAN, small SMALLINT, whole INT, ratio FLOAT, exact DOUBLE,
@@ -161,7 +160,7 @@ def test_a_frame_that_does_not_fit_is_refused_before_anything_runs(
     with pytest.raises(InvalidInput, match=says):
         lake.append("sales.orders", spark.sql(query))
     assert lake.catalog.version() == head
-    assert not (folder_of(lake) / "data").exists()
+    assert not run(listed(lake.storage, "data/"))
 
 
 def test_a_null_in_a_required_column_is_refused(lake: SparkCatalog, spark: SparkSession) -> None:
@@ -283,7 +282,7 @@ def test_a_missing_file_is_an_error_and_never_fewer_rows(lake: SparkCatalog, spa
     lake.create_table("sales.orders", spark.range(2).coalesce(1))
     lake.append("sales.orders", spark.range(2, 4).coalesce(1))
     frame = lake.read("sales.orders")
-    victim = folder_of(lake) / _data_files(lake.catalog, "sales.orders")[0]
+    victim = folder_of(lake.storage.url) / _data_files(lake.catalog, "sales.orders")[0]
     data = victim.read_bytes()
     victim.unlink()
     with pytest.raises(Exception, match=r"does not exist|FILE_NOT_EXIST"):
@@ -293,7 +292,7 @@ def test_a_missing_file_is_an_error_and_never_fewer_rows(lake: SparkCatalog, spa
     victim.write_bytes(data)
     fresh = SparkCatalog(spark, lake.catalog)
     segment = lake.catalog.load_table("sales.orders").definition.segments[0]
-    path = folder_of(lake) / segment.path
+    path = folder_of(lake.storage.url) / segment.path
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"\x00")
     with pytest.raises(Corrupt, match="SHA-256"):
@@ -350,7 +349,8 @@ def test_files_are_durable_before_a_commit_names_them(
     named = {os.path.basename(p) for p in _data_files(lake.catalog, "sales.orders")} - set(written)
     assert {step.removeprefix("sync ") for step in steps[:2]} == named
     assert all(
-        pq.read_metadata(folder_of(lake) / p).num_rows for p in _data_files(lake.catalog, "sales.orders")
+        pq.read_metadata(folder_of(lake.storage.url) / p).num_rows
+        for p in _data_files(lake.catalog, "sales.orders")
     )
 
 

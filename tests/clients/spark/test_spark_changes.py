@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from lake_folder import folder_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
@@ -35,23 +36,22 @@ ROWS: list[Row] = [{"id": i, "k": None if i % 5 == 0 else f"k{i % 3}", "n": i * 
 
 @pytest.fixture(params=["storage", "daemon"])
 def anywhere(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, start_daemon: StartDaemon
+    request: pytest.FixtureRequest, spark: SparkSession, lake_url: str, start_daemon: StartDaemon
 ) -> Iterator[SparkCatalog]:
-    url = f"file://{tmp_path}/lake"
-    with alpheus.create(url) as catalog:
+    with alpheus.create(lake_url) as catalog:
         catalog.create_namespace("s")
         if request.param == "storage":
             yield SparkCatalog(spark, catalog)
             return
-    daemon = start_daemon(url)
-    with alpheus.connect(daemon.url, storage=url) as catalog:
+    daemon = start_daemon(lake_url)
+    with alpheus.connect(daemon.url, storage=lake_url) as catalog:
         yield SparkCatalog(spark, catalog)
     daemon.stop()
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
-    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+def lake(spark: SparkSession, lake_url: str) -> Iterator[SparkCatalog]:
+    with alpheus.create(lake_url) as catalog:
         catalog.create_namespace("s")
         yield SparkCatalog(spark, catalog)
         assert catalog.admin.check().ok
@@ -343,7 +343,7 @@ def with_lists(lake: SparkCatalog) -> list[tuple[Any, ...]]:
 
 
 def stored_files(lake: SparkCatalog) -> list[Path]:
-    return sorted(Path(lake.storage.url.removeprefix("file://")).rglob("*.parquet"))
+    return sorted(folder_of(lake.storage.url).rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(

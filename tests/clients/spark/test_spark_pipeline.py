@@ -8,7 +8,6 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,8 +29,8 @@ pytestmark = SPARK_MARKS
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
-    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+def lake(spark: SparkSession, lake_url: str) -> Iterator[SparkCatalog]:
+    with alpheus.create(lake_url) as catalog:
         for name in ("sales", "mart"):
             catalog.create_namespace(name)
         for name in ("sales.orders", "sales.lines", "mart.daily", "mart.copy"):

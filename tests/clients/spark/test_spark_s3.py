@@ -24,7 +24,7 @@ from alpheus.spark import SparkCatalog
 from alpheus.spark.files.locations import bucket_of, refuse_static_token, set_up_store, task_place
 from alpheus_journal.storage import open_storage
 
-pytestmark = SPARK_MARKS
+pytestmark = [*SPARK_MARKS, pytest.mark.slow]  # so that `make slow LANE=spark_s3` has these tests, too
 
 ROWS = 200
 

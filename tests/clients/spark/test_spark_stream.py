@@ -32,8 +32,8 @@ def rows(*ids: int) -> pa.Table:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
-    with alpheus.create(f"file://{tmp_path}/la[k]e *") as catalog:
+def lake(spark: SparkSession, lake_url: str) -> Iterator[SparkCatalog]:
+    with alpheus.create(lake_url.replace("/lake", "/la[k]e *")) as catalog:
         catalog.create_namespace("s")
         catalog.create_table("s.t", SCHEMA)
         yield SparkCatalog(spark, catalog)

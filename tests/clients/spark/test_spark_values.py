@@ -7,7 +7,6 @@ import datetime as dt
 import math
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lake_folder import folder_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
@@ -31,8 +31,8 @@ pytestmark = SPARK_MARKS
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Iterator[SparkCatalog]:
-    with alpheus.create(f"file://{tmp_path}/lake") as catalog:
+def lake(spark: SparkSession, lake_url: str) -> Iterator[SparkCatalog]:
+    with alpheus.create(lake_url) as catalog:
         catalog.create_namespace("sales")
         yield SparkCatalog(spark, catalog)
 
@@ -313,7 +313,7 @@ def test_a_frame_outlives_changes_of_the_session(lake: SparkCatalog, spark: Spar
             assert [row.asDict(recursive=True) for row in again.collect()] == [ancient, ancient], name
     table = lake.catalog.load_table("sales.orders").definition
     [victim, _] = FileLists(lake.storage, run).of(table.id, table.segments)
-    Path(lake.storage.url.removeprefix("file://"), victim.path).unlink()
+    (folder_of(lake.storage.url) / victim.path).unlink()
     for name in ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles"):
         with setting(spark, name, "true"), pytest.raises(Exception, match="FILE_NOT_EXIST"):
             df.select("*").collect()
@@ -538,7 +538,7 @@ def test_what_spark_writes_agrees_with_its_manifest(spark: SparkSession, lake: S
     report = lake.catalog.admin.check(values=True)
     assert report.findings == ()
     assert report.files >= 5
-    path = max(Path(lake.catalog.url.removeprefix("file://")).rglob("data/**/*.parquet"))
+    path = max(folder_of(lake.catalog.url).rglob("data/**/*.parquet"))
     data, first = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0).column(0)
     data[chunk_start(first) + first.total_compressed_size - 1] ^= 1
     path.chmod(0o600)
