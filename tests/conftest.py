@@ -10,7 +10,7 @@ import importlib.util
 import os
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import alpheus_budget as budget
 import alpheus_test_servers as servers
@@ -20,6 +20,9 @@ import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Where rich is installed, structlog prints tracebacks with rich by default. rich then reads files: a blocking call.
 _plain = [
@@ -128,6 +131,28 @@ def no_blocking_in_the_loop() -> Iterator[None]:
 def lane_count() -> Callable[[int, int], int]:
     """`lane_count(small, full)` returns how many rounds this run makes. A test that asks for it is marked `slow`."""
     return lambda small, full: full if FULL else small
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Yield a real Spark session, one for all tests: its start takes about ten seconds.
+
+    Where the jars of hadoop-aws are on this machine, the session can reach S3 servers of the tests. Its JVM and its
+    workers find the credentials in their environment, as on a cluster.
+    """
+    from alpheus.spark import session
+
+    # A refusal of a task is tried twice here, not four times.
+    settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
+    if jars := servers.find_jars():
+        settings["spark.jars"] = ",".join(map(str, jars))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in servers.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        spark = session("alpheus tests", settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()
 
 
 # Files that take more than half a minute, the longest first. Processes get the files in this order, so that no process

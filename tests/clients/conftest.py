@@ -9,17 +9,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import alpheus_test_servers as servers
 import pyarrow as pa
 import pytest
 
 import alpheus
 from alpheus import Catalog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pa.array([])  # pyarrow looks for pandas at its first array, which would block an event loop
 
@@ -90,28 +86,6 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
     for daemon in started:
         if daemon.process.poll() is None:
             daemon.kill()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Yield a real Spark session, one for all tests: its start takes about ten seconds.
-
-    Where the jars of hadoop-aws are on this machine, the session can reach S3 servers of the tests. Its JVM and its
-    workers find the credentials in their environment, as on a cluster.
-    """
-    from alpheus.spark import session
-
-    # A refusal of a task is tried twice here, not four times.
-    settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
-    if jars := servers.find_jars():
-        settings["spark.jars"] = ",".join(map(str, jars))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in servers.ENVIRONMENT.items():
-            patch.setenv(name, value)
-        spark = session("alpheus tests", settings=settings)
-    spark.sparkContext.setLogLevel("ERROR")
-    yield spark
-    spark.stop()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
