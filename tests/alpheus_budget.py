@@ -22,10 +22,12 @@ STARTS_SPARK = (
     "tests/clients/test_guide.py",
     "tests/clients/test_readme.py",
     "tests/faults/test_pipeline_kills.py",
+    "tests/faults/test_spark_s3_faults.py",
 )
 PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/": "clients"} | dict.fromkeys(
     ("tests/faults/", "tests/fuzz/"), "faults"
 )
+SHARES_SPARK = ("tests/clients/spark/", "tests/faults/test_spark_s3_faults.py")
 SPARK_SESSIONS = 2
 """The processes of a run that start a shared Spark session. A session takes ten seconds to start and a minute to become
 fast, and its JVM takes more than a gigabyte."""
@@ -44,7 +46,7 @@ def unit_of(node_id: str) -> str:
     """Return the unit of work that a test belongs to: its file, or one of `SPARK_SESSIONS` groups of files that share a
     Spark session. One process runs a whole unit."""
     file = node_id.partition("::")[0]
-    if not file.startswith("tests/clients/spark/"):
+    if not file.startswith(SHARES_SPARK):
         return file
     return f"spark-{zlib.adler32(file.encode()) % SPARK_SESSIONS}"
 

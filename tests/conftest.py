@@ -163,6 +163,7 @@ LONG_FILES = (
     "test_demo",
     "test_soak",
     "test_spark_pipeline",
+    "test_spark_s3_faults",
     "test_kill_points",
     "test_fuzz",
     "test_simulation",
