@@ -22,11 +22,12 @@ STARTS_SPARK = (
     "tests/clients/test_guide.py",
     "tests/clients/test_readme.py",
     "tests/faults/test_pipeline_kills.py",
+    "tests/faults/test_spark_s3_faults.py",
 )
 PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/": "clients"} | dict.fromkeys(
     ("tests/faults/", "tests/fuzz/"), "faults"
 )
-SHARES_SPARK = ("tests/clients/spark/", "tests/clients/test_guide.py")
+SHARES_SPARK = ("tests/clients/spark/", "tests/clients/test_guide.py", "tests/faults/test_spark_s3_faults.py")
 SPARK_SESSIONS = 2
 """The processes of a run that start a shared Spark session. A session takes ten seconds to start and a minute to become
 fast, and its JVM takes more than a gigabyte."""

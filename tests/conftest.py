@@ -11,7 +11,7 @@ import os
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import alpheus_budget as budget
 import alpheus_test_servers as servers
@@ -21,6 +21,9 @@ import structlog
 from blockbuster import BlockBuster, BlockBusterFunction
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Where rich is installed, structlog prints tracebacks with rich by default. rich then reads files: a blocking call.
 _plain = [
@@ -134,6 +137,32 @@ def lane_count() -> Callable[[int, int], int]:
     return lambda small, full: full if FULL else small
 
 
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Yield a real Spark session, one for all tests: its start takes about ten seconds.
+
+    Where the jars of hadoop-aws are on this machine, the session can reach S3 servers of the tests. Its JVM and its
+    workers find the credentials in their environment, as on a cluster.
+    """
+    from alpheus.spark import session
+
+    # A refusal of a task is tried twice here, not four times.
+    settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
+    if not FULL:
+        # A short run asks most queries once, so Spark interprets plans: to compile one takes longer than to run it.
+        # Slow runs, and the programs of the README and the demo, compile plans as a user's session does.
+        settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    if jars := servers.find_jars():
+        settings["spark.jars"] = ",".join(map(str, jars))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in servers.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        spark = session("alpheus tests", settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()
+
+
 # Files that take more than half a minute, the longest first. Processes get the files in this order, so that no process
 # ends with a long file while the others have nothing left to do.
 LONG_FILES = (
@@ -142,6 +171,7 @@ LONG_FILES = (
     "test_demo",
     "test_soak",
     "test_spark_pipeline",
+    "test_spark_s3_faults",
     "test_kill_points",
     "test_fuzz",
     "test_simulation",

@@ -34,6 +34,7 @@ def test_few_processes_share_spark_sessions() -> None:
     files = sorted((budget.ROOT / "tests/clients/spark").glob("test_*.py"))
     units = {budget.unit_of(f"{file.relative_to(budget.ROOT)}::test_x") for file in files}
     assert units == {f"spark-{number}" for number in range(budget.SPARK_SESSIONS)}
+    assert budget.unit_of("tests/faults/test_spark_s3_faults.py::test_x") in units
     assert budget.unit_of("tests/test_tidy.py::test_d[x::y]") == "tests/test_tidy.py"
 
 

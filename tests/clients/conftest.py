@@ -1,4 +1,4 @@
-"""Daemons in their own processes, for tests of the client."""
+"""Daemons in their own processes, and catalogs on S3, for tests of the client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import alpheus_test_servers as servers
 import pyarrow as pa
@@ -17,9 +17,6 @@ import pytest
 
 import alpheus
 from alpheus import Catalog
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pa.array([])  # pyarrow looks for pandas at its first array, which would block an event loop
 
@@ -90,32 +87,6 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
     for daemon in started:
         if daemon.process.poll() is None:
             daemon.kill()
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Yield a real Spark session, one for all tests: its start takes about ten seconds.
-
-    Where the jars of hadoop-aws are on this machine, the session can reach S3 servers of the tests. Its JVM and its
-    workers find the credentials in their environment, as on a cluster.
-    """
-    from alpheus.spark import session
-
-    # A refusal of a task is tried twice here, not four times.
-    settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
-    if os.environ.get("ALPHEUS_SLOW", "") != "1":
-        # A short run asks most queries once, so Spark interprets plans: to compile one takes longer than to run it.
-        # Slow runs, and the programs of the README and the demo, compile plans as a user's session does.
-        settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    if jars := servers.find_jars():
-        settings["spark.jars"] = ",".join(map(str, jars))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in servers.ENVIRONMENT.items():
-            patch.setenv(name, value)
-        spark = session("alpheus tests", settings=settings)
-    spark.sparkContext.setLogLevel("ERROR")
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture(scope="module")

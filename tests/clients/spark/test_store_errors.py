@@ -15,6 +15,10 @@ TASK = (
     "Traceback (most recent call last):\n  File x.py\nalpheus.spark.files.task_writer.StoreError: OSError: "
 )
 READ = "Encountered error in s3a://bkt/lake/data/x.parquet.\n\tat org.apache.spark.Scan(Scan.scala:403)\n"
+SDK = (
+    READ
+    + "Caused by: java.io.IOException: Server error accessing s3://bkt/lake/x\n\tat software.Get(Get.java:1)\n"
+)
 S3A = READ + "Caused by: org.apache.hadoop.fs.s3a."
 
 
@@ -28,6 +32,8 @@ S3A = READ + "Caused by: org.apache.hadoop.fs.s3a."
         (TASK + "No space left on device", Unavailable, "No space left"),
         (S3A + "AWSBadRequestException: getFileStatus on s3a://bkt/lake/x: (Status 400)", Denied, "getFileStatus"),
         (S3A + "AWSServiceThrottledException: open: SlowDown (Status Code: 503)", Unavailable, "open: SlowDown"),
+        (SDK + "Caused by: software.S3Exception: The token has expired.\n\t... 1 more", Denied, "S3Exception: The"),
+        (SDK + "Caused by: org.ConnectionClosedException: Premature end", Unavailable, "Premature end"),
     ],
 )  # fmt: skip
 def test_the_store_is_the_cause(told: str, kind: type[Exception], message: str) -> None:
@@ -35,6 +41,7 @@ def test_the_store_is_the_cause(told: str, kind: type[Exception], message: str) 
     assert type(found) is kind
     assert message in found.message
     assert "scala" not in found.message
+    assert "\t" not in found.message
     assert found.hint
 
 

@@ -56,8 +56,8 @@ _REASONS = (
         "renew the credentials of that process: to HEAD a store refuses an expired token without a reason",
     ),
     (
-        r"NETWORK_CONNECTION|Connection refused|ConnectException|SocketTimeout|timed out|UnknownHost|SlowDown"
-        r"|(HTTP status|Status Code:?) 50[03]\b",
+        r"NETWORK_CONNECTION|Connection refused|Connection reset|ConnectException|ConnectionClosedException"
+        r"|SocketTimeout|timed out|UnknownHost|SlowDown|(HTTP status|Status Code:?) 50[03]\b",
         "unavailable",
         "let that process reach the endpoint in the catalog's URL",
     ),
@@ -109,5 +109,12 @@ def error_of(storage: Storage, told: str) -> AlpheusError | None:
     if not kind:
         return None
     reason = _OF_S3A.search(told)
-    text = told if reason is None else reason[1]
+    text = _line_of(told, kind) if reason is None else reason[1]
     return make_error(kind, f"Spark could not read a file: {redact_text(text)[:500]}", hint)
+
+
+def _line_of(told: str, kind: str) -> str:
+    """Return the last line that tells a reason of this kind: the error of the SDK, without stack traces."""
+    lines = [line.strip() for line in told.splitlines() if not line.lstrip().startswith("at ")]
+    found = (line for line in reversed(lines) if find_reason(line)[0] == kind)
+    return next(found, told).removeprefix("Caused by: ")

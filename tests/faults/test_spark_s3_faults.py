@@ -1,0 +1,467 @@
+"""Spark over S3 while the store refuses, delays, cuts and loses requests, and while executors are killed.
+
+A proxy between Spark and a real server makes the faults (`drivers/store_proxy.py`). After each fault the rows are
+right, or the verb was refused and nothing was committed. The store may then hold files that nothing lists.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from alpheus_test_servers import S3Server, default_kind
+from cluster_driver import PHASES
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from spark_marks import SPARK_MARKS
+from store_proxy import EXPIRED, LIST_REFUSED, SLOW_DOWN, Kind, StoreProxy, is_kind
+
+import alpheus
+from alpheus.errors import AlpheusError, Denied, InvalidInput, Unavailable
+from alpheus.spark import SparkCatalog
+from alpheus.spark.files import task_writer, writes
+from alpheus_journal.testing.proxy import CutUpload, Forward, LoseReply, Truncate
+
+pytestmark = [*SPARK_MARKS, pytest.mark.slow]  # all of them belong to the lane spark_s3
+
+BUCKET = f"faults-{uuid.uuid4().hex[:12]}"
+"""Hadoop keeps one way to a bucket, so the proxy has a bucket of its own."""
+
+S3A = {
+    "attempts.maximum": "2",
+    "retry.limit": "2",
+    "retry.interval": "10ms",
+    "retry.throttle.limit": "3",
+    "retry.throttle.interval": "10ms",
+    "connection.timeout": "20s",
+}
+"""With S3A's own settings a storm that does not end takes minutes."""
+
+ROWS = 60
+DATA_PUT, DATA_GET = is_kind("PUT", "data"), is_kind("GET", "data")
+ANY_PUT = is_kind("PUT")
+REQUESTS_A_COMMIT_MAX = 12
+APPENDS = 4
+UNREACHED = "let that process reach the endpoint in the catalog's URL"
+
+
+class Rig(NamedTuple):
+    """A catalog behind the proxy, with the table `s.t` of `ROWS` rows in two files."""
+
+    lake: SparkCatalog
+    store: StoreProxy
+    server: S3Server
+    prefix: str
+
+    def append(self, begin: int = ROWS, name: str = "s.t", parts: int = 2) -> None:
+        self.lake.append(name, rows(self.lake.spark, begin, begin + ROWS, parts))
+
+    @property
+    def version(self) -> int:
+        return self.lake.catalog.version()
+
+    def listed(self, name: str = "s.t") -> dict[str, int]:
+        """Return the size of each file that the table lists, by path."""
+        table = self.lake.catalog.load_table(name).definition
+        return {file.path: file.size_bytes for file in self.lake.lists.of(table.id, table.segments)}
+
+    def stored(self) -> dict[str, int]:
+        """Return the size of each object below data/, by path, without the proxy."""
+        with self.server.client() as s3:
+            pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{self.prefix}/data/")
+            found = [each for page in pages for each in page.get("Contents", [])]
+        return {each["Key"].removeprefix(f"{self.prefix}/"): each["Size"] for each in found}
+
+    def check(self, expected: range, *names: str) -> dict[str, int]:
+        """Check that the table has exactly these rows, and that each listed file is stored whole. Return the size of
+        the stored files that no table lists, by path."""
+        self.store.clear()
+        ids = [row.id for row in self.lake.read("s.t").select("id").collect()]
+        assert sorted(ids) == [*expected]
+        assert sorted(self.lake.catalog.read("s.t")["id"].to_pylist()) == [*expected]
+        assert self.lake.catalog.admin.check().ok
+        return self.check_files("s.t", *names)
+
+    def check_files(self, *names: str) -> dict[str, int]:
+        """Check that each listed file is stored whole. Return the size of all other files, by path."""
+        stored = self.stored()
+        for name in names:
+            for path, size in self.listed(name).items():
+                assert stored.pop(path, None) == size, f"{path} is listed, and not stored as it is listed"
+        return stored
+
+
+@pytest.fixture(scope="module")
+def store(hadoop_aws_jars: list[Path], shared_s3: Callable[[str], S3Server]) -> Iterator[StoreProxy]:
+    server = shared_s3(default_kind())
+    with server.client() as s3:
+        s3.create_bucket(Bucket=BUCKET)
+    with StoreProxy(server.port) as store:
+        yield store
+
+
+@pytest.fixture
+def rig(store: StoreProxy, s3_server: S3Server, spark: SparkSession) -> Iterator[Rig]:
+    store.clear()
+    for name, value in S3A.items():
+        spark.conf.set(f"fs.s3a.bucket.{BUCKET}.{name}", value)
+    prefix = uuid.uuid4().hex
+    # The deadline is one of the library's requests. A storm that does not end takes that long.
+    url = f"s3://{BUCKET}/{prefix}?endpoint_url={quote(store.endpoint, safe=':/')}&self_test=false&deadline=2"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        lake = SparkCatalog(spark, catalog, lease=False)
+        rig = Rig(lake, store, s3_server, prefix)
+        lake.create_table("s.t", rows(spark, 0, ROWS))
+        store.clear()
+        yield rig
+        store.clear()
+        lake.close()
+
+
+def rows(spark: SparkSession, begin: int, end: int, parts: int = 2) -> DataFrame:
+    return spark.range(begin, end, numPartitions=parts).select(
+        "id", f.concat(f.lit("k"), f.col("id") % 3).alias("k")
+    )
+
+
+def shown(counts: Counter[Kind]) -> str:
+    return ", ".join(f"{verb} {place or '-'} {count}" for (verb, place), count in sorted(counts.items()))
+
+
+def refused(rig: Rig, act: Callable[[], Any], kind: type[AlpheusError], words: str = "") -> AlpheusError:
+    """Check that a verb is refused with an error of ours, and that it committed nothing. Return the error."""
+    before, listed = rig.version, rig.listed()
+    with pytest.raises(kind, match=words or None) as caught:
+        act()
+    rig.store.clear()
+    assert "\tat " not in caught.value.message
+    assert rig.version == before
+    assert rig.listed() == listed
+    return caught.value
+
+
+# --- no listing ------------------------------------------------------------------------------------
+
+
+def test_no_verb_needs_a_listing(rig: Rig) -> None:
+    """With every LIST refused each verb on rows passes. None of them asks for a listing or a copy."""
+    lake, store, spark = rig.lake, rig.store, rig.lake.spark
+    verbs: dict[str, Counter[Kind]] = {}
+
+    def did(verb: str) -> None:
+        verbs[verb] = store.counts()
+        store.clear()
+        store.always(is_kind("LIST"), LIST_REFUSED)
+
+    did("")
+    with alpheus.connect(lake.storage.url) as other:
+        assert other.read("s.t").num_rows == ROWS
+    did("connect and read by the library")
+    rig.append()
+    did("append")
+    assert lake.read("s.t").count() == 2 * ROWS
+    did("read")
+    assert lake.read("s.t", where="id = 7").collect()[0]["k"] == "k1"
+    did("where")
+    lake.merge("s.t", spark.createDataFrame([(7, "m"), (900, "m")], "id BIGINT, k STRING"), on="id")
+    did("merge")
+    lake.update("s.t", {"k": "'u'"}, "id = 900")
+    did("update")
+    lake.delete("s.t", "id < 5")
+    did("delete")
+    lake.delete("s.t", "id BETWEEN 5 AND 6", mode="rewrite")
+    did("delete by rewriting")
+    lake.overwrite("s.t", spark.createDataFrame([(901, "o")], "id BIGINT, k STRING"), where="id >= 900")
+    did("overwrite a part")
+    lake.compact("s.t")
+    did("compact")
+    found = {row.id: row.k for row in lake.read("s.t").collect()}
+    lake.overwrite("s.t", rows(spark, 0, ROWS))
+    did("overwrite")
+    for verb, counts in verbs.items():
+        print(f"{verb:32}", shown(counts))
+    expected = {number: f"k{number % 3}" for number in range(7, 2 * ROWS)} | {7: "m", 901: "o"}
+    assert found == expected
+    for verb, counts in verbs.items():
+        asked = {kind for kind in counts if kind.verb in ("LIST", "COPY")}
+        assert asked <= ({Kind("LIST", "checkpoint")} if "connect" in verb else set()), verb
+    rig.check(range(ROWS))
+
+
+def test_a_reader_that_lists_is_refused(rig: Rig) -> None:
+    """The rule of the last test reaches Spark's own requests: its usual reader of a path fails under it."""
+    rig.store.always(is_kind("LIST"), LIST_REFUSED)
+    table = rig.lake.catalog.load_table("s.t").definition
+    folder = f"s3a://{BUCKET}/{rig.prefix}/data/{table.id}"
+    with pytest.raises((Py4JJavaError, PySparkException), match="no program may list"):
+        rig.lake.spark.read.option("recursiveFileLookup", "true").parquet(folder).count()
+    assert rig.store.counts()["LIST", "data"]
+
+
+# --- refusals and slow answers -----------------------------------------------------------------------
+
+
+def test_storms_that_end(rig: Rig) -> None:
+    """Bursts of 503 and slow answers cost time, and no rows."""
+    put, get, any_get = [SLOW_DOWN] * 2, [SLOW_DOWN] * 2, [SLOW_DOWN] * 2
+    rig.store.script(DATA_PUT, *put)
+    rig.store.script(is_kind("PUT", "def"), *put)
+    rig.store.script(is_kind("PUT", "vn"), SLOW_DOWN)
+    rig.append()
+    assert rig.store.spoiled() == 5
+    rig.store.clear()
+    rig.store.script(DATA_GET, *get)
+    rig.store.script(is_kind("GET", "vn"), *any_get)
+    rig.store.always(is_kind("GET"), Forward(latency=0.05))
+    rig.store.always(ANY_PUT, Forward(latency=0.05))
+    rig.lake.delete("s.t", f"id >= {2 * ROWS - 1}", mode="rewrite")
+    assert rig.store.spoiled() >= 2
+    rig.check(range(2 * ROWS - 1))
+
+
+def test_a_storm_that_does_not_end(rig: Rig) -> None:
+    """Writes and reads are refused, and the same verb passes when the storm is over."""
+    rig.store.script(DATA_PUT, Forward())
+    rig.store.always(DATA_PUT, SLOW_DOWN)
+    error = refused(rig, rig.append, Unavailable, "a task could not store a file")
+    assert error.kind == "storage_unavailable"
+    assert "repeat the write" in error.hint
+    rig.store.always(DATA_GET, SLOW_DOWN)
+    refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable, "SlowDown")
+    rig.store.always(is_kind("PUT", "def"), SLOW_DOWN)
+    refused(rig, rig.append, Unavailable)
+    rig.append()
+    assert rig.check(range(2 * ROWS)), "files of the refused writes"
+
+
+# --- credentials -------------------------------------------------------------------------------------
+
+
+def test_a_token_that_expires(rig: Rig) -> None:
+    """In mid-write, in mid-read and in mid-commit the error says so, and nothing is committed."""
+    rig.lake.append("s.t", rows(rig.lake.spark, ROWS, 2 * ROWS))
+    rig.store.script(DATA_PUT, Forward())
+    rig.store.always(DATA_PUT, EXPIRED)
+    error = refused(rig, lambda: rig.append(2 * ROWS), Denied, "a task could not store a file.*ExpiredToken")
+    assert "renew the credentials" in error.hint
+    spark = rig.lake.spark
+    source = spark.createDataFrame([(1, "m")], "id BIGINT, k STRING")
+    verbs: list[Callable[[], Any]] = [
+        lambda: rig.lake.append("s.t", rig.lake.read("s.t").coalesce(1)),
+        lambda: rig.lake.merge("s.t", source, on="id"),
+        lambda: rig.lake.compact("s.t"),
+    ]
+    for verb in verbs:
+        rig.store.clear()
+        rig.store.script(DATA_GET, Forward())
+        rig.store.always(DATA_GET, EXPIRED)
+        error = refused(rig, verb, Denied, "could not read a file")
+        assert "renew the credentials" in error.hint
+    for place in ("manifest", "def", "vn"):
+        rig.store.always(is_kind("PUT", place), EXPIRED)
+        refused(rig, lambda: rig.append(2 * ROWS), Denied, "(?i)expired")
+    rig.append(2 * ROWS)
+    assert rig.check(range(3 * ROWS)), "files of the refused writes"
+
+
+# --- cut bodies and lost replies ----------------------------------------------------------------------
+
+
+def test_uploads_and_answers_that_are_cut(rig: Rig) -> None:
+    """A body that is cut is sent again, or the verb is refused. No table lists a file that is cut short."""
+    rig.store.script(DATA_PUT, CutUpload(body_bytes=300), CutUpload())
+    rig.append()
+    assert rig.store.spoiled() == 2
+    rig.store.clear()
+    rig.store.script(DATA_GET, *[Truncate(body_bytes=100)] * 2)
+    rig.append(2 * ROWS)
+    assert rig.lake.read("s.t").where("id < 0").count() == 0
+    rig.store.script(DATA_PUT, Forward())
+    rig.store.always(DATA_PUT, CutUpload(body_bytes=300))
+    refused(rig, lambda: rig.append(3 * ROWS), Unavailable, "a task could not store a file")
+    rig.store.always(DATA_GET, Truncate(body_bytes=100))
+    error = refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable)
+    assert error.hint == UNREACHED
+    assert rig.check(range(3 * ROWS)), "files of the refused writes"
+
+
+BIG = 12
+"""Rows of a megabyte: a file of two parts."""
+
+
+def big(spark: SparkSession, begin: int) -> DataFrame:
+    text = f.concat(f.col("id").cast("string"), f.repeat(f.lit("x"), 1 << 20))
+    return spark.range(begin, begin + BIG, numPartitions=1).select("id", text.alias("k"))
+
+
+def test_an_upload_of_parts(rig: Rig) -> None:
+    """A large file costs two requests more than its parts. A part that is cut is sent again, or nothing is listed."""
+    store, spark, end = rig.store, rig.lake.spark, ROWS + BIG
+    codec = spark.conf.get(writes.CODEC_SETTING)
+    spark.conf.set(writes.CODEC_SETTING, "none")
+    try:
+        store.script(DATA_PUT, Forward(), CutUpload(body_bytes=1 << 20))
+        rig.lake.append("s.t", big(spark, ROWS))
+        counts, parts = store.counts(), len({r.query for r in store.requests(DATA_PUT)})
+        assert parts > 1
+        assert store.spoiled() == 1
+        assert counts["PUT", "data"] == parts + 1, "one part was sent twice"
+        assert (counts["POST", "data"], counts["HEAD", "data"]) == (2, 1), (
+            "begin, end, and the look of the commit"
+        )
+        store.clear()
+        store.script(DATA_PUT, Forward())
+        store.always(DATA_PUT, CutUpload(body_bytes=1 << 20))
+        refused(rig, lambda: rig.lake.append("s.t", big(spark, end)), Unavailable, "store a file")
+    finally:
+        spark.conf.set(writes.CODEC_SETTING, codec)
+    rig.check(range(end))
+
+
+def test_lost_replies_double_no_rows(rig: Rig) -> None:
+    """The server stores a file, and its answer is lost. The task sends the file again or the verb is refused."""
+    rig.store.script(DATA_PUT, *[LoseReply()] * 2)
+    rig.store.script(is_kind("PUT", "vn"), LoseReply())
+    rig.append()
+    assert rig.store.spoiled() == 3
+    assert rig.check(range(2 * ROWS)) == {}, "a file is sent again under its name"
+    rig.store.always(DATA_PUT, LoseReply())
+    refused(rig, lambda: rig.append(2 * ROWS), Unavailable, "a task could not store a file")
+    rig.append(2 * ROWS)
+    orphans = rig.check(range(3 * ROWS))
+    assert orphans, "the server stored files whose tasks failed"
+
+
+# --- costs ---------------------------------------------------------------------------------------------
+
+
+def check_costs(counts: Counter[Kind], files: int, commits: int = 1) -> None:
+    """Check what committed appends of small files cost. A task puts a file, and the commit looks once whether it is
+    stored whole. The commits themselves cost few requests, however many files they list."""
+    of_data = {kind.verb: count for kind, count in counts.items() if kind.place == "data"}
+    assert of_data == {"PUT": files, "HEAD": files}, "nothing is listed, copied, deleted, or looked at twice"
+    others = sum(count for kind, count in counts.items() if kind.place != "data")
+    assert others <= REQUESTS_A_COMMIT_MAX * commits, counts
+    assert not [kind for kind in counts if kind.verb in ("LIST", "COPY", "DELETE")]
+
+
+@pytest.mark.parametrize("parts", [1, 8])
+def test_the_requests_of_an_append(rig: Rig, parts: int) -> None:
+    """The bound is one of several appends: hints are stored after a commit, while the next one runs."""
+    rig.append(parts=parts)  # what this process asks once
+    rig.store.clear()
+    for number in range(2, 2 + APPENDS):
+        rig.append(number * ROWS, parts=parts)
+    counts = rig.store.counts()
+    print(f"{APPENDS} appends of {parts} files:", shown(counts))
+    check_costs(counts, APPENDS * parts, APPENDS)
+    rig.store.clear()
+    assert rig.lake.read("s.t").count() == (2 + APPENDS) * ROWS
+    print(f"read of {len(rig.listed())} files:", shown(rig.store.counts()))
+
+
+# --- executors ----------------------------------------------------------------------------------------
+
+KILLS_SMALL, KILLS_FULL = 1, 20
+"""The kills in each phase. A slow run makes more, and other verbs than append."""
+
+CLUSTER_DRIVER = Path(__file__).parent / "drivers" / "cluster_driver.py"
+
+
+def test_executors_that_are_killed_or_hang(
+    hadoop_aws_jars: list[Path],
+    s3_server: S3Server,
+    tmp_path: Path,
+    lane_count: Callable[[int, int], int],
+) -> None:
+    """Two executors run the tasks of each verb, and are killed in each phase of it (`cluster_driver.PHASES`). Each verb
+    commits its rows once, or is refused. No attempt deletes what another one stored."""
+    seed = int(os.environ.get("ALPHEUS_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"ALPHEUS_SEED={seed}")
+    url, kills = s3_server.url(self_test="false"), lane_count(KILLS_SMALL, KILLS_FULL)
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", pa.schema([("id", pa.int64()), ("k", pa.int64())]))
+    jars = os.pathsep.join(map(str, hadoop_aws_jars))
+    command = [sys.executable, CLUSTER_DRIVER, url, tmp_path, jars, str(kills), str(seed)]
+    with (tmp_path / "log").open("wb") as log:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, check=False)
+    assert done.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-3000:]
+    *told, cost = [json.loads(line) for line in done.stdout.splitlines()]
+    for line in [*told, cost]:
+        print(line)
+    assert [line for line in told if line["wrong"]] == []
+    assert Counter(line["phase"] for line in told) == dict.fromkeys(PHASES, kills)
+    assert all(line["taken"] for line in told), "each kill was made"
+    assert [line for line in told if line["told"] != "committed"] == [], "a task that was lost is repeated"
+    orphans = {line["phase"]: line["orphans"] for line in told}
+    assert orphans["hanging"], "two attempts stored a file of the same rows"
+    with alpheus.connect(url) as catalog:
+        ids = catalog.read("s.t")["id"].to_pylist()
+        assert len(ids) == len(set(ids)) == told[-1]["rows"]
+        assert catalog.admin.check().ok
+
+
+# --- planted faults --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0, 300], ids=["nothing", "a part"])
+def test_a_writer_that_passes_over_a_cut_upload_is_caught(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """The commit looks at each file that it lists, and refuses one that is missing or is cut short."""
+    put = task_writer.put_file
+
+    def careless(store: Any, path: str, parts: list[bytes]) -> None:
+        try:
+            put(store, path, parts)
+        except Exception:
+            if kept:
+                put(store, path, [b"".join(parts)[:kept]])
+
+    monkeypatch.setattr(task_writer, "put_file", careless)
+    rig.store.always(lambda r: DATA_PUT(r) and len(r.body) > 2 * kept, CutUpload(body_bytes=kept))
+    with pytest.raises(InvalidInput, match=r"does not exist|has 300 bytes"):
+        rig.append()
+    rig.check(range(ROWS))
+
+
+def test_a_driver_that_lists_every_attempt_is_caught(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tasks = writes._run_tasks
+
+    def twice(ready: DataFrame, task: task_writer.Task) -> list[Any]:
+        return [*run_tasks(ready, task), *run_tasks(ready, task)]
+
+    monkeypatch.setattr(writes, "_run_tasks", twice)
+    rig.append()
+    with pytest.raises(AssertionError):
+        rig.check(range(2 * ROWS))
+    rig.store.clear()
+
+
+def test_a_writer_that_looks_at_its_files_is_caught(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = task_writer.put_file
+
+    def curious(store: Any, path: str, parts: list[bytes]) -> None:
+        put(store, path, parts)
+        store.get_file_info(path)
+
+    monkeypatch.setattr(task_writer, "put_file", curious)
+    rig.append()
+    with pytest.raises(AssertionError, match="looked at twice"):
+        check_costs(rig.store.counts(), 2)
+    rig.check(range(2 * ROWS))
