@@ -16,6 +16,8 @@ FILE_SIZE_TARGET = 128 << 20
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_SIZE_BYTES_MAX = 32 << 20
 """Size in Arrow memory, before encoding."""
+PIECE_SIZE_BYTES_MAX = ROW_GROUP_SIZE_BYTES_MAX // 4
+"""Size of a batch to encode, in Arrow memory. A row group takes several batches."""
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -26,8 +28,27 @@ class Encoded(NamedTuple):
     nan_counts: dict[int, int]
 
 
+def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in slices of at most `PIECE_SIZE_BYTES_MAX` bytes, or of one row. An encoder takes whole
+    batches, so that its row groups are as large as their last batch allows."""
+    for batch in batches:
+        yield from _cut(batch)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= 1 or batch.nbytes <= PIECE_SIZE_BYTES_MAX:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _cut(batch.slice(0, half))
+    yield from _cut(batch.slice(half))
+
+
 class FileEncoder:
     """Encodes batches of one schema. Blocks, so the library runs it in a thread.
+
+    Memory holds the rows of one row group, and what Parquet buffers of one column. A row group ends with the batch by
+    which it reaches its size, so callers `cut` batches of any size before.
 
     `footer` is key-value metadata of every file. `codec` is a name that pyarrow knows.
     """
