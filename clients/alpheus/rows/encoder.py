@@ -18,6 +18,8 @@ ROW_GROUP_SIZE_BYTES_MAX = 32 << 20
 """Size in Arrow memory, before encoding."""
 PIECE_SIZE_BYTES_MAX = ROW_GROUP_SIZE_BYTES_MAX // 4
 """Size of a batch to encode, in Arrow memory. A row group takes several batches."""
+_BATCH_ROWS = 1024
+"""The default of pyarrow."""
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -79,6 +81,7 @@ class FileEncoder:
             compression=self._codec,
             store_schema=False,
             use_dictionary=self._dictionary_columns,
+            write_batch_size=_rows_at_once(group),
             write_page_index=True,
             write_page_checksum=True,
         ) as writer:
@@ -103,6 +106,13 @@ class FileEncoder:
                 rows += batch.num_rows
                 size += batch.nbytes
         return pa.Table.from_batches(pending) if pending else None
+
+
+def _rows_at_once(group: pa.Table) -> int:
+    """Return how many values Parquet's encoder takes before it compares its page and its dictionary with their limits,
+    1 MiB each. The usual number of large cells would make a dictionary of a whole row group."""
+    cell = max((column.nbytes for column in group.columns), default=0) // group.num_rows
+    return int(max(1, min(_BATCH_ROWS, (1 << 20) // max(1, cell))))
 
 
 def dictionary_columns(schema: pa.Schema) -> list[str]:

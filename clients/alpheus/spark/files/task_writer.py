@@ -18,6 +18,7 @@ import io
 import json
 import os
 import random
+import resource
 import tempfile
 import uuid
 import zlib
@@ -27,7 +28,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.encoder import Encoded, FileEncoder, cut
+from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX, Encoded, FileEncoder, cut
 
 RESULT = "path STRING, size BIGINT, footer BINARY, nans STRING, first BINARY"
 """The report of one file.
@@ -95,6 +96,11 @@ def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     encoder = FileEncoder(schema, task.footer, file_size_target=task.file_size_target, codec=task.codec)
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        # `spark.executor.pyspark.memory` limits addresses. pyarrow's usual pool reserves far more than it uses, and a
+        # worker that is idle already has more than 300 MB of them.
+        pa.set_memory_pool(pa.system_memory_pool())
+        encoder.group_size_max = min(encoder.group_size_max, PIECE_SIZE_BYTES_MAX)
     store = open_store(task.filesystem, task.profile)
     pieces = cut(batches)
     for rows in _runs_of(pieces, len(schema)) if task.has_key else [pieces]:
