@@ -57,6 +57,13 @@ for _module in (encoder, task_writer):
     cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The transaction whose files a write makes, and its catalog. Footers tell both."""
+
+    transaction_id: str
+    catalog_id: str
+
+
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
     """What a write stored: durable, and not visible yet. Without rows there is no segment."""
 
@@ -87,8 +94,7 @@ def stage(
     lists: FileLists,
     table: TableDef,
     *,
-    transaction_id: str,
-    catalog_id: str,
+    owner: Owner,
 ) -> Staged:
     """Run `df` once, and store its rows as durable files of the table, listed in one segment. Each file holds rows of
     one partition, in the table's order.
@@ -99,7 +105,7 @@ def stage(
     """
     check_session(df.sparkSession)
     ready = fit_frame(df, table.columns)
-    found = write(ready, storage, table, table.columns, transaction_id=transaction_id, catalog_id=catalog_id)
+    found = write(ready, storage, table, table.columns, owner=owner)
     return list_in_segment(storage, lists, table, found)
 
 
@@ -109,8 +115,7 @@ def write(
     table: TableDef,
     columns: tuple[Column, ...],
     *,
-    transaction_id: str,
-    catalog_id: str,
+    owner: Owner,
     is_arranged: bool = True,
     by: str = "",
     file_size_target: int = FILE_SIZE_TARGET,
@@ -124,7 +129,7 @@ def write(
     """
     spark = ready.sparkSession
     probe_once(spark, storage)
-    folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
+    folder = fmt.data_folder(table.id, owner.transaction_id, RandomIdentities().uuid4())
     key = ""
     order = order_of(table.sort_order, columns) if is_arranged else []
     if by:
@@ -143,7 +148,7 @@ def write(
         filesystem=filesystem,
         profile=profile,
         schema=schema_of_columns(columns).serialize().to_pybytes(),
-        footer=footer_of(table, transaction_id, catalog_id),
+        footer=footer_of(table, owner.transaction_id, owner.catalog_id),
         codec=codec,
         file_size_target=file_size_target,
         has_key=bool(key),
@@ -220,15 +225,6 @@ def free_name(name: str, columns: Sequence[Column]) -> str:
     while any(column.name.lower() == name for column in columns):
         name += "_"
     return name
-
-
-def delete(storage: Storage, paths: Sequence[str]) -> None:
-    run(_delete_all(storage, paths))
-
-
-async def _delete_all(storage: Storage, paths: Sequence[str]) -> None:
-    for path in paths:
-        await storage.delete(path)
 
 
 # --- what tasks report -----------------------------------------------------------------------------
