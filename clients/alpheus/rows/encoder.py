@@ -16,6 +16,10 @@ FILE_SIZE_TARGET = 128 << 20
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_SIZE_BYTES_MAX = 32 << 20
 """Size in Arrow memory, before encoding."""
+PIECE_SIZE_BYTES_MAX = ROW_GROUP_SIZE_BYTES_MAX // 4
+"""Size of a batch to encode, in Arrow memory. A row group takes several batches."""
+_BATCH_ROWS = 1024
+"""The default of pyarrow."""
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -26,8 +30,27 @@ class Encoded(NamedTuple):
     nan_counts: dict[int, int]
 
 
+def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in slices of at most `PIECE_SIZE_BYTES_MAX` bytes, or of one row. An encoder takes whole
+    batches, so that its row groups are as large as their last batch allows."""
+    for batch in batches:
+        yield from _cut(batch)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= 1 or batch.nbytes <= PIECE_SIZE_BYTES_MAX:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _cut(batch.slice(0, half))
+    yield from _cut(batch.slice(half))
+
+
 class FileEncoder:
     """Encodes batches of one schema. Blocks, so the library runs it in a thread.
+
+    Memory holds the rows of one row group, and what Parquet buffers of one column. A row group ends with the batch by
+    which it reaches its size, so callers `cut` batches of any size before.
 
     `footer` is key-value metadata of every file. `codec` is a name that pyarrow knows.
     """
@@ -58,6 +81,7 @@ class FileEncoder:
             compression=self._codec,
             store_schema=False,
             use_dictionary=self._dictionary_columns,
+            write_batch_size=_rows_at_once(group),
             write_page_index=True,
             write_page_checksum=True,
         ) as writer:
@@ -82,6 +106,13 @@ class FileEncoder:
                 rows += batch.num_rows
                 size += batch.nbytes
         return pa.Table.from_batches(pending) if pending else None
+
+
+def _rows_at_once(group: pa.Table) -> int:
+    """Return how many values Parquet's encoder takes before it compares its page and its dictionary with their limits,
+    1 MiB each. The usual number of large cells would make a dictionary of a whole row group."""
+    cell = max((column.nbytes for column in group.columns), default=0) // group.num_rows
+    return int(max(1, min(_BATCH_ROWS, (1 << 20) // max(1, cell))))
 
 
 def dictionary_columns(schema: pa.Schema) -> list[str]:

@@ -388,6 +388,8 @@ WIDE = pa.schema(
         ("day", pa.date32()), ("b", pa.bool_()), ("l", pa.list_(pa.field("element", pa.int32(), nullable=False))),
         ("st", pa.struct([pa.field("q", pa.int32(), nullable=False)])), ("m", pa.map_(pa.string(), pa.int32())),
         ("raw", pa.binary()), ("n", pa.int16()),
+        ("v", pa.map_(pa.string(), pa.field("value", pa.int32(), nullable=False))),
+        ("w", pa.list_(pa.struct([pa.field("q", pa.int32(), nullable=False)]))),
     ]
 )  # fmt: skip
 
@@ -427,6 +429,8 @@ UNFIT: list[tuple[Any, str]] = [
     (arrow("st", [{"r": 1}]), "'st.r' is not in the table"),
     (arrow("st", [{}], pa.struct([])), "'st.q' is required, but missing"),
     (arrow("m", [[("a", 1.5)]], pa.map_(pa.string(), pa.float64())), "'m.value' has type"),
+    (arrow("v", [[("a", None)]], pa.map_(pa.string(), pa.int32())), "'v.value' is required, but holds NULL"),
+    (arrow("w", [[None, {"q": None}]], WIDE.field("w").type), "'w.element.q' is required, but holds NULL"),
     (arrow("n", [], pa.string()), "'n' has type string"),  # also without a row
     (
         pa.table({"s": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array(["a"])])}),
@@ -460,6 +464,8 @@ UNFIT: list[tuple[Any, str]] = [
     ([{"id": 1, "st": {}}], "'st.q' is required"),
     ([{"id": 1, "m": [1]}], "'m' of type map"),
     ([{"id": 1, "m": {None: 1}}], "'m.key' is required"),
+    ([{"id": 1, "v": {"a": None}}], "'v.value' is required"),
+    ([{"id": 1, "w": [{"q": None}]}], "'w.element.q' is required"),
     ([1], "row 0 is a int"),
     (pd.DataFrame({"id": [1, 2], "s": [1, "a"]}), "pandas DataFrame"),
     (pd.DataFrame({"id": [1, None]}), "'id' has type double"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -9,18 +10,21 @@ import random
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from alpheus_test_servers import S3Server
 from pyspark import cloudpickle
 
 from alpheus.rows import encoder
 from alpheus.spark.files import task_writer, writes
+from alpheus.spark.files.locations import task_place
 from alpheus.spark.files.task_writer import Task
+from alpheus_journal.storage import open_storage
 
 SCHEMA = pa.schema(
     [
@@ -56,7 +60,7 @@ def batches_of(rows: list[dict[str, Any]], rng: random.Random, *, key: bool) -> 
     ]
 
 
-def write(task: Task, batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+def write(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for found in task_writer.write_rows(task, iter(batches)) for row in found.to_pylist()]
 
 
@@ -156,6 +160,7 @@ def test_a_file_that_was_cut_short_is_reported_by_no_task(
 ) -> None:
     store = _Failing()
     monkeypatch.setattr(task_writer, "open_store", lambda *_: store)
+    monkeypatch.setattr(task_writer, "PART_SIZE_BYTES", 100)
     batch = pa.RecordBatch.from_pylist([{"id": 1, "x": 1.0, "s": "a"}], schema=SCHEMA)
     reports: list[pa.RecordBatch] = []
 
@@ -166,6 +171,138 @@ def test_a_file_that_was_cut_short_is_reported_by_no_task(
         reports.extend(run())
     assert reports == []
     assert list(store.stored.values()) != [0]
+
+
+def broken_rows(count: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of texts that do not compress, and fail after `count` of them."""
+    rng = random.Random(1)
+    for number in range(count):
+        texts = [rng.randbytes(1 << 19).hex() for _ in range(8)]
+        yield pa.RecordBatch.from_pylist([{"id": number, "x": 1.0, "s": text} for text in texts], SCHEMA)
+    raise RuntimeError("the rows broke off")
+
+
+def test_an_error_in_the_middle_of_a_file_stores_nothing(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No object and no upload remain where the rows end with an error after several parts of an upload; nor does a
+    local file."""
+    monkeypatch.setattr(encoder, "ROW_GROUP_SIZE_BYTES_MAX", 1 << 20)
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/gone,{tmp_path}")
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    storage = open_storage(s3_server.url())
+    place, filesystem, profile = task_place(storage, "data/t")
+    prefix = place.partition("/")[2]
+    task = task_into(tmp_path, filesystem=filesystem, profile=profile, codec="none")._replace(folder=place)
+    with s3_server.client() as s3:
+        with pytest.raises(RuntimeError, match="broke off"):
+            write(task, broken_rows(5))
+        assert s3.list_objects_v2(Bucket=s3_server.bucket, Prefix=prefix)["KeyCount"] == 0
+        assert not s3.list_multipart_uploads(Bucket=s3_server.bucket, Prefix=prefix).get("Uploads")
+        whole = write(task, list(itertools.islice(broken_rows(5), 5)))
+        listed = s3.list_objects_v2(Bucket=s3_server.bucket, Prefix=prefix)["Contents"]
+        assert [(one["Key"].removeprefix(prefix), one["Size"]) for one in listed] == [
+            (report["path"], report["size"]) for report in whole
+        ]
+        data = s3.get_object(Bucket=s3_server.bucket, Key=listed[0]["Key"])["Body"].read()
+        assert len(data) > 2 * task_writer.PART_SIZE_BYTES
+        assert pq.read_table(pa.BufferReader(data)).num_rows == 40
+    assert list(tmp_path.iterdir()) == [], "the file on a local disk has no name"
+    with pytest.raises(RuntimeError, match="broke off"):
+        write(task_into(tmp_path / "local"), broken_rows(2))
+    assert list((tmp_path / "local").iterdir()) == []
+
+
+def test_pyarrow_has_no_way_to_abandon_an_upload(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When this fails, tasks may encode straight into an upload."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    place, filesystem, profile = task_place(open_storage(s3_server.url()), "data/t")
+    store = task_writer.open_store(filesystem, profile)
+    with contextlib.suppress(RuntimeError), store.open_output_stream(place + "left") as stream:
+        stream.write(b"a")
+        raise RuntimeError
+    stream = store.open_output_stream(place + "dropped")
+    stream.write(b"a")
+    assert not hasattr(stream, "abort")
+    del stream
+    found = store.get_file_info([place + "left", place + "dropped"])
+    assert [info.size for info in found] == [1, 1]
+
+
+def sizes_of_groups(path: Path) -> list[int]:
+    metadata = pq.read_metadata(path)
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+
+def test_a_large_batch_is_cut_into_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row group holds what its size allows, and one piece more. A row that is larger is a piece."""
+    monkeypatch.setattr(encoder, "ROW_GROUP_SIZE_BYTES_MAX", 4000)
+    monkeypatch.setattr(encoder, "PIECE_SIZE_BYTES_MAX", 1000)
+    cells = ["a" * 500] * 64 + ["b" * 9000] + ["c" * 500] * 3
+    batch = pa.RecordBatch.from_pylist([{"id": 1, "x": 1.0, "s": cell} for cell in cells], SCHEMA)
+    reports = write(task_into(tmp_path), [batch])
+    groups = sizes_of_groups(tmp_path / reports[0]["path"])
+    assert sum(groups) == len(cells)
+    assert max(groups) <= 10
+    assert pq.read_table(tmp_path / reports[0]["path"])["s"].to_pylist() == cells
+
+
+NESTED = {
+    "top": (pa.int32(), None, "c"),
+    "field": (pa.struct([pa.field("q", pa.int32(), False)]), {"q": None}, "c.q"),
+    "element": (pa.list_(pa.field("element", pa.string(), False)), ["a", None], "c.element"),
+    "value": (pa.map_(pa.string(), pa.field("value", pa.int32(), False)), [("a", 1), ("b", None)], "c.value"),
+    "deep": (
+        pa.struct(
+            [pa.field("l", pa.list_(pa.field("element", pa.struct([pa.field("q", pa.int32(), False)]))))]
+        ),
+        {"l": [{"q": 1}, None, {"q": None}]},
+        "c.l.element.q",
+    ),
+    "struct in a struct": (
+        pa.struct([pa.field("s", pa.struct([pa.field("q", pa.int32())]), False)]),
+        {"s": None},
+        "c.s",
+    ),
+}
+GOOD = {
+    "field": [{"q": 1}, None],
+    "element": [["a", "b"], None, []],
+    "value": [[("a", 1)], None, []],
+    "deep": [{"l": [{"q": 1}, None]}, None, {"l": None}, {"l": []}],
+    "struct in a struct": [{"s": {"q": None}}, None, {"s": {"q": 1}}],
+}
+
+
+def loose(kind: pa.DataType) -> pa.DataType:
+    """Return the type as Spark sends a nullable frame."""
+    return task_writer._as_nullable(kind)
+
+
+@pytest.mark.parametrize("depth", NESTED)
+def test_null_in_a_required_column(tmp_path: Path, depth: str) -> None:
+    """A NULL at each depth is refused with its path. A NULL parent is none."""
+    kind, bad, path = NESTED[depth]
+    schema = pa.schema([pa.field("c", kind, depth != "top")])
+    task = task_into(tmp_path, schema=schema.serialize().to_pybytes(), first_columns=())
+    good = GOOD.get(depth, [1, 2])
+
+    def batch(values: list[Any]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(values, loose(kind))], ["x"])
+
+    reports = write(task, [batch(good), batch(good * 3).slice(1, len(good))])
+    found = pq.read_table(tmp_path / reports[0]["path"])
+    assert str(found["c"].to_pylist()) == str(good + (good * 3)[1 : 1 + len(good)])
+    assert found.schema.field("c").type.equals(kind)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(task_writer.RequiredNull) as caught:
+        write(task, [batch(good), batch([*good, bad])])
+    assert str(caught.value) == f"column '{path}' is required, but holds NULL"
+    assert sorted(tmp_path.iterdir()) == before
 
 
 class OldS3FileSystem:

@@ -5,6 +5,7 @@
     locations      where Spark and its tasks find the files of a storage
     writes         frames into files of a transaction's own folder
     task_writer    what each task of a write runs; it travels with the job
+    scratch        deletes files that nothing refers to
     probe          whether executors and workers reach the data as the driver does, tried before the first write
     task_probe     what each task of a probe runs; it travels with the job
     store_errors   what errors of Spark's jobs tell of the store

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX
 from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
 from alpheus.spark.files.column_names import read_names, rename_columns
 from alpheus.spark.files.file_index import read_listed
@@ -59,6 +60,8 @@ SETTINGS = {
     "spark.sql.parquet.writeLegacyFormat": "false",
     # Above this number of paths Spark lists them in a job of its own, with one task a path.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    # Batches that Python workers get when tables are written. By default a batch of large rows has 256 MiB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE_SIZE_BYTES_MAX),
 }
 
 _READ_OPTIONS = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from os import environ
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 from py4j.protocol import Py4JError
@@ -16,6 +16,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage import Storage
 
 if TYPE_CHECKING:
+    from alpheus_journal.storage.s3 import S3Url
     from alpheus_journal.storage.s3_client import Bucket
 
 _GLOB = frozenset("*?[]{}\\,^")
@@ -65,25 +66,30 @@ def spark_path(spark: SparkSession, storage: Storage, path: str) -> str:
 _HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
 
 
-def bucket_of(storage: Storage) -> Bucket:
-    """Return the bucket of a storage on S3, with the endpoint and the region that the library uses.
+def s3_url_of(storage: Storage) -> S3Url:
+    """Return the parsed URL of a storage on S3. Raises InvalidInput for the driver obstore (`not_supported`)."""
+    from alpheus_journal.storage.s3 import S3Url
 
-    Raises InvalidInput for the driver obstore (`not_supported`), and for an unknown profile (`bad_configuration`).
-    """
-    if "client=obstore" in urlsplit(storage.url).query.split("&"):
+    if "obstore" in parse_qs(urlsplit(storage.url).query).get("client", []):
         raise InvalidInput(
             f"Spark cannot reach {storage.url}",
             kind="not_supported",
             hint="leave client=obstore out of the URL",
         )
+    return S3Url.parse(storage.url)
+
+
+def bucket_of(storage: Storage) -> Bucket:
+    """Return the bucket of a storage on S3, with the endpoint and the region that the library uses.
+
+    Raises InvalidInput for the driver obstore (`not_supported`), and for an unknown profile (`bad_configuration`).
+    """
     # From the extra `s3`, which catalogs on local disks do not need.
     import botocore.exceptions
     import botocore.session
     from botocore.configprovider import ConfiguredEndpointProvider
 
-    from alpheus_journal.storage.s3 import S3Url
-
-    bucket = S3Url.parse(storage.url).bucket
+    bucket = s3_url_of(storage).bucket
     session = botocore.session.Session(profile=bucket.profile or None)
     try:
         profile = session.get_scoped_config()

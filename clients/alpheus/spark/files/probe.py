@@ -8,7 +8,6 @@ name before work begins, and not in the middle of a job.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import platform
@@ -17,7 +16,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -31,7 +29,15 @@ from pyspark.sql import types as t
 
 from alpheus.spark.files import task_probe
 from alpheus.spark.files.file_scan import read_files
-from alpheus.spark.files.locations import hadoop_version, is_connect, is_local, spark_path, task_place
+from alpheus.spark.files.locations import (
+    hadoop_version,
+    is_connect,
+    is_local,
+    s3_url_of,
+    spark_path,
+    task_place,
+)
+from alpheus.spark.files.scratch import delete_scratch
 from alpheus.spark.files.store_errors import explain, make_error
 from alpheus.spark.files.task_probe import TOKEN_FILE, Probe
 from alpheus.sync.portal import run
@@ -124,7 +130,7 @@ def probe_once(spark: SparkSession, storage: Storage) -> None:
     """
     if is_local(storage) and not is_connect(spark) and _master_of(spark).startswith("local"):
         return
-    if "self_test=false" in urlsplit(storage.url).query.split("&"):
+    if not is_local(storage) and not s3_url_of(storage).self_test:
         return
     key = (application_of(spark), storage.url)
     if key in _passed:
@@ -293,13 +299,10 @@ class _Look:
 
     def clean(self) -> None:
         """Remove what was stored. A store that forbids deleting keeps a few small files, which nothing refers to."""
-        run(self._delete_all())
+        delete_scratch(self._storage, self._written)
         if is_local(self._storage):
             with contextlib.suppress(OSError):
                 Path(task_place(self._storage, self._folder)[0]).rmdir()
-
-    async def _delete_all(self) -> None:
-        await asyncio.gather(*(self._storage.delete(path) for path in self._written), return_exceptions=True)
 
 
 # --- what a session tells ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pyspark.sql import types as t
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, SortField, walk_columns
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.tables.columns import columns_of_schema, decode_default, python_value, schema_of_columns
+from alpheus_journal.tables.columns import columns_of_schema, decode_default, python_value
 
 FIELD_ID = "parquet.field.id"
 _MARK = "alpheus.column.id"
@@ -97,33 +97,6 @@ def _spark_type(column: Column, nullable: bool) -> t.DataType:
             kind="not_supported",
         )
     return _TO_SPARK[column.type]
-
-
-def arrow_schema(columns: Sequence[Column], own: t.StructType) -> pa.Schema:
-    """Return the schema of files for rows of the type `own`, which has exactly these columns in this order. Every field
-    has its id. A field is NOT NULL where `own` says so."""
-    schema = schema_of_columns(columns)
-    return pa.schema(
-        [_with_nullability(field, have) for field, have in zip(schema, own.fields, strict=False)]
-    )
-
-
-def _with_nullability(field: pa.Field, own: t.StructField) -> pa.Field:
-    return field.with_type(_nullable_as(field.type, own.dataType)).with_nullable(own.nullable)
-
-
-def _nullable_as(kind: pa.DataType, own: t.DataType) -> pa.DataType:
-    if isinstance(own, t.StructType):
-        inner = [kind.field(place) for place in range(kind.num_fields)]
-        return pa.struct([_with_nullability(*pair) for pair in zip(inner, own.fields, strict=True)])
-    if isinstance(own, t.ArrayType):
-        element = kind.value_field.with_type(_nullable_as(kind.value_type, own.elementType))
-        return pa.list_(element.with_nullable(own.containsNull))
-    if isinstance(own, t.MapType):
-        key = kind.key_field.with_type(_nullable_as(kind.key_type, own.keyType))
-        value = kind.item_field.with_type(_nullable_as(kind.item_type, own.valueType))
-        return pa.map_(key, value.with_nullable(own.valueContainsNull))
-    return kind
 
 
 # --- from Spark to a table -------------------------------------------------------------------------
@@ -446,8 +419,8 @@ def _is_nested(field: t.StructField) -> bool:
 
 
 def _file_schema(columns: Sequence[Column], own: t.DataType | None) -> t.StructType:
-    """Return the schema of files for a frame of type `own`. A column is NOT NULL where table and frame both say so:
-    below a NULL struct or an empty list a footer could not distinguish the column from a NULL."""
+    """Return the table's schema for a frame of type `own`. A column is NOT NULL where table and frame both say so,
+    because Spark casts no type to a stricter one. Tasks refuse NULLs in the table's other required columns."""
     found = {field.name.lower(): field for field in own.fields} if isinstance(own, t.StructType) else {}
     fields = []
     for column in columns:

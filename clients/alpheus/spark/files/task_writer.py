@@ -4,21 +4,31 @@ ours but `alpheus.rows.encoder`, and both travel with the job by value (`writes`
 A task encodes a file whole, stores the file under a name that no other attempt has, and only then reports the file in a
 row of `RESULT`. So a task that is killed, repeated or run twice by speculation leaves files that nobody reports, and no
 attempt touches the file of another. The driver lists what was reported, and nothing else.
+
+A task needs memory for one row group and one part of an upload, whatever the size of a file. An encoded file waits on a
+local disk until it is complete, and is uploaded then. To encode straight into an upload would save the disk, but
+pyarrow has no way to abandon an upload: `close`, the end of a `with` block and the collection of a dropped stream all
+complete it (arrow #40502, open in pyarrow 26). An error in the middle of the rows would store a truncated object.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import random
+import resource
+import tempfile
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alpheus.rows.encoder import Encoded, FileEncoder
+from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX, Encoded, FileEncoder, cut
 
 RESULT = "path STRING, size BIGINT, footer BINARY, nans STRING, first BINARY"
 """The report of one file.
@@ -40,8 +50,19 @@ _RESULT_SCHEMA = pa.schema(
 )
 
 
+PART_SIZE_BYTES = 10 << 20
+"""Size of a part of an upload: pyarrow's own size, so that pyarrow copies no part. A smaller file stays in memory."""
+
+
 class StoreError(Exception):
     """A task could not store a file. The driver knows this error by its name (`store_errors`)."""
+
+
+class RequiredNull(Exception):
+    """A required column holds NULL. The driver knows this error by its name (`writes`)."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"column {path!r} is required, but holds NULL")
 
 
 class Task(NamedTuple):
@@ -50,8 +71,8 @@ class Task(NamedTuple):
     - `folder`: where files go, ending in a slash: a local path, or bucket and key.
     - `filesystem`: arguments of `pyarrow.fs.S3FileSystem`; None writes to local disks.
     - `profile`: the AWS profile whose credentials the worker takes; empty for its default chain.
-    - `schema`: the Arrow schema of the files, with field ids, as an IPC message. The columns of a task's rows have the
-      same places.
+    - `schema`: the Arrow schema of the files, with field ids, as an IPC message. A field is NOT NULL where the table's
+      column is required. The columns of a task's rows have the same places.
     - `has_key`: the rows have one more column, the key, which is not written. Each file has rows of one value of it,
       and equal values come together.
     - `first_columns`: places of the columns whose first values are reported.
@@ -69,11 +90,20 @@ class Task(NamedTuple):
 
 
 def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Store the rows of one task, and yield a row of `RESULT` for each file."""
+    """Store the rows of one task, and yield a row of `RESULT` for each file.
+
+    Raises StoreError, and RequiredNull with the path of the column. Files that were reported before remain.
+    """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     encoder = FileEncoder(schema, task.footer, file_size_target=task.file_size_target, codec=task.codec)
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        # `spark.executor.pyspark.memory` limits addresses. pyarrow's usual pool reserves far more than it uses, and a
+        # worker that is idle already has more than 300 MB of them.
+        pa.set_memory_pool(pa.system_memory_pool())
+        encoder.group_size_max = min(encoder.group_size_max, PIECE_SIZE_BYTES_MAX)
     store = open_store(task.filesystem, task.profile)
-    for rows in _runs_of(batches, len(schema)) if task.has_key else [batches]:
+    pieces = cut(batches)
+    for rows in _runs_of(pieces, len(schema)) if task.has_key else [pieces]:
         fitted = _Fitted(rows, schema, task.first_columns)
         while (file := _write_file(task, store, encoder, fitted)) is not None:
             yield file
@@ -86,7 +116,7 @@ class _Fitted:
         self._batches = batches
         self._schema = schema
         self._places = list(places)
-        self._required = [_has_required(field) for field in schema]
+        self._checked = [not field.nullable or _has_required(field) for field in schema]
         self.first: pa.RecordBatch | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -101,17 +131,32 @@ class _Fitted:
     def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch's first columns, with the names and types of the schema.
 
-        Spark sends times in the session's zone. No value changes.
+        Spark sends times in the session's zone. No value changes. Raises RequiredNull.
         """
         schema = self._schema
         assert len(batch.columns) - len(schema) in (0, 1), (
             "a frame has the columns of its files, and maybe a key"
         )
         arrays = []
-        for field, array, has_required in zip(schema, batch.columns, self._required, strict=False):
-            found = array if array.type == field.type else array.cast(field.type)
-            arrays.append(_fill_parents(found, field) if has_required else found)
+        for field, array, is_checked in zip(schema, batch.columns, self._checked, strict=False):
+            found = array if array.type == field.type else array.cast(_as_nullable(field.type))
+            arrays.append(_require(found, field, field.name) if is_checked else found)
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as_nullable(kind: pa.DataType) -> pa.DataType:
+    """Return the type with every field in it nullable, because a cast refuses to lose nullability."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable(kind.field(place)) for place in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_field).with_nullable(False), _nullable(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_nullable(kind.value_field))
+    return kind
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    return field.with_type(_as_nullable(field.type)).with_nullable(True)
 
 
 def _has_required(field: pa.Field) -> bool:
@@ -122,53 +167,37 @@ def _has_required(field: pa.Field) -> bool:
     return any(not child.nullable or _has_required(child) for child in inner)
 
 
-def _fill_parents(array: pa.Array, field: pa.Field) -> pa.Array:
-    """Return the array so that NOT NULL fields have no NULL where the struct around them is NULL.
+def _require(array: pa.Array, field: pa.Field, path: str, parent: pa.Array | None = None) -> pa.Array:
+    """Return the array with the type of the field. Its NOT NULL fields have no NULL, even where the struct around them
+    is NULL.
 
-    Spark calls a field NOT NULL, and sends NULL for it where its struct is NULL. The file's writer refuses that.
+    Spark sends NULL for each field of a struct that is NULL. The file's writer refuses that in a NOT NULL field,
+    although no reader can see it. `parent` is the struct around the array. Raises RequiredNull.
     """
     kind = field.type
+    if not field.nullable and array.null_count and _is_seen(array.is_null(), parent):
+        raise RequiredNull(path)
+    mask = array.is_null() if field.nullable and array.null_count else None
     if pa.types.is_struct(kind):
-        children = []
-        for place in range(kind.num_fields):
-            inner = kind.field(place)
-            child = _fill_parents(array.field(place), inner)
-            children.append(
-                child if inner.nullable or not child.null_count else _drop_nulls(child, array, inner)
-            )
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+        children = [
+            _require(array.field(place), kind.field(place), f"{path}.{kind.field(place).name}", array)
+            for place in range(kind.num_fields)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    validity, *others = array.buffers()[: 2 if pa.types.is_nested(kind) else None]
+    buffers = [validity if field.nullable else None, *others]
+    inner = []
     if pa.types.is_map(kind):
-        items = _fill_parents(array.items, kind.item_field)
-        entries = pa.StructArray.from_arrays([array.keys, items], fields=[kind.key_field, kind.item_field])
-        return _rebuild(array, kind, entries)
-    if pa.types.is_list(kind):
-        return _rebuild(array, kind, _fill_parents(array.values, kind.value_field))
-    return array
+        items = _require(array.items, kind.item_field, f"{path}.value")
+        inner = [pa.StructArray.from_arrays([array.keys, items], fields=[kind.key_field, kind.item_field])]
+    elif pa.types.is_list(kind):
+        inner = [_require(array.values, kind.value_field, f"{path}.element")]
+    return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset, children=inner)
 
 
-def _rebuild(array: pa.Array, kind: pa.DataType, child: pa.Array, *, is_null_free: bool = False) -> pa.Array:
-    """Return a list or map with other entries at the same places."""
-    validity, offsets = array.buffers()[:2]
-    buffers = [None if is_null_free else validity, offsets]
-    return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset, children=[child])
-
-
-def _drop_nulls(array: pa.Array, parent: pa.Array, field: pa.Field) -> pa.Array:
-    """Return the array with some value where its parent is NULL. Raises ValueError for a NULL in another place."""
-    if pc.any(pc.and_(parent.is_valid(), array.is_null())).as_py():
-        raise ValueError(f"column {field.name!r} is required, but holds NULLs")
-    kind = field.type
-    if pa.types.is_struct(kind):
-        children = [array.field(place) for place in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(children, fields=list(kind))
-    if pa.types.is_map(kind):
-        entries = pa.StructArray.from_arrays(
-            [array.keys, array.items], fields=[kind.key_field, kind.item_field]
-        )
-        return _rebuild(array, kind, entries, is_null_free=True)
-    if pa.types.is_list(kind):
-        return _rebuild(array, kind, array.values, is_null_free=True)
-    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], offset=array.offset)
+def _is_seen(nulls: pa.Array, parent: pa.Array | None) -> bool:
+    """Return whether a NULL is in a struct that is not NULL itself."""
+    return parent is None or bool(pc.any(pc.and_(nulls, parent.is_valid())).as_py())
 
 
 def _runs_of(batches: Iterator[pa.RecordBatch], key: int) -> Iterator[Iterator[pa.RecordBatch]]:
@@ -199,23 +228,32 @@ def _pieces_of(batches: Iterator[pa.RecordBatch], key: int) -> Iterator[tuple[An
 
 
 def _write_file(task: Task, store: Any, encoder: FileEncoder, rows: _Fitted) -> pa.RecordBatch | None:
-    """Encode and store the next file, and return its row of `RESULT`; None when no row is left."""
-    name = f"{uuid.uuid4()}.parquet"
+    """Encode and store the next file, and return its row of `RESULT`; None when no row is left. An error leaves no
+    file."""
+    path = task.folder + (name := f"{uuid.uuid4()}.parquet")
     if store is None:
-        os.makedirs(task.folder, exist_ok=True)
-        with pa.OSFile(task.folder + name, "wb") as sink:
-            encoded = encoder.next_file(rows, sink)
-            size = sink.tell()
-        if encoded is None:
-            os.unlink(task.folder + name)
+        encoded, size = _write_locally(path, encoder, rows)
     else:
-        chunks = _Chunks()
-        with pa.PythonFile(chunks, "w") as sink:
-            encoded = encoder.next_file(rows, sink)
-        size = chunks.size
-        if encoded is not None:
-            put_file(store, task.folder + name, chunks.parts)
+        with _Spool() as spool:
+            with pa.PythonFile(spool, "w") as sink:
+                encoded = encoder.next_file(rows, sink)
+            if encoded is not None:
+                put_file(store, path, spool.parts())
+            size = spool.size
     return None if encoded is None else _report(name, size, encoded, rows)
+
+
+def _write_locally(path: str, encoder: FileEncoder, rows: _Fitted) -> tuple[Encoded | None, int]:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    encoded = None
+    try:
+        with pa.OSFile(path, "wb") as sink:
+            encoded = encoder.next_file(rows, sink)
+            return encoded, sink.tell()
+    finally:
+        if encoded is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def _report(name: str, size: int, encoded: Encoded, rows: _Fitted) -> pa.RecordBatch:
@@ -239,19 +277,43 @@ def _report(name: str, size: int, encoded: Encoded, rows: _Fitted) -> pa.RecordB
     )
 
 
-class _Chunks:
-    """A file in memory that never copies what it has, as a growing buffer would."""
+class _Spool:
+    """An encoded file that waits for its upload. A file of more than one part is on a local disk, in a file without a
+    name, which ends with the process."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self._file: IO[bytes] = io.BytesIO()
+        self._is_on_disk = False
         self.size = 0
         self.closed = False
 
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
     def write(self, data: Any) -> int:
-        part = bytes(data)
-        self.parts.append(part)
-        self.size += len(part)
-        return len(part)
+        try:
+            if not self._is_on_disk and self.size + len(data) > PART_SIZE_BYTES:
+                self._move_to_disk()
+            self._file.write(data)
+        except OSError as error:
+            raise StoreError(f"the file waits on a local disk: {type(error).__name__}: {error}") from error
+        self.size += len(data)
+        return len(data)
+
+    def _move_to_disk(self) -> None:
+        found = _open_scratch()
+        self._file.seek(0)
+        found.write(self._file.read())
+        self._file = found
+        self._is_on_disk = True
+
+    def parts(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while part := self._file.read(PART_SIZE_BYTES):
+            yield part
 
     def tell(self) -> int:
         return self.size
@@ -261,6 +323,19 @@ class _Chunks:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _open_scratch() -> IO[bytes]:
+    """Open a file without a name, in one of Spark's folders on local disks (`spark.local.dir`), or else where Python
+    has its temporary files."""
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    random.shuffle(folders)
+    for folder in folders:
+        try:
+            return tempfile.TemporaryFile(dir=folder)
+        except OSError:
+            continue
+    return tempfile.TemporaryFile()
 
 
 def open_store(filesystem: Mapping[str, Any] | None, profile: str) -> Any:
@@ -303,11 +378,11 @@ def _open_s3(arguments: dict[str, Any]) -> Any:
     return S3FileSystem(**arguments)
 
 
-def put_file(store: Any, path: str, parts: list[bytes]) -> None:
-    """Store a whole file. Raises StoreError.
+def put_file(store: Any, path: str, parts: Iterable[bytes]) -> None:
+    """Store a complete file. Raises StoreError.
 
-    pyarrow completes an upload even where a write raises (arrow #40502). The file is then cut short, and no task
-    reports its name.
+    Where a request fails, pyarrow may complete the upload with the parts before. No task reports the name of such an
+    object.
     """
     try:
         with store.open_output_stream(path) as stream:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -33,15 +34,15 @@ from alpheus.spark.files import task_writer
 from alpheus.spark.files.file_scan import check_session
 from alpheus.spark.files.locations import task_place
 from alpheus.spark.files.probe import probe_once
-from alpheus.spark.files.schemas import NOT_UTF8, arrow_schema, fit_frame, order_of, partition_key
-from alpheus.spark.files.task_writer import Task
+from alpheus.spark.files.schemas import NOT_UTF8, fit_frame, order_of, partition_key
+from alpheus.spark.files.task_writer import RequiredNull, Task
 from alpheus.sync.portal import run
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, PartitionField, Segment, TableDef
 from alpheus_journal.storage import Storage
-from alpheus_journal.tables.columns import decode_bound, encode_bound
+from alpheus_journal.tables.columns import decode_bound, encode_bound, schema_of_columns
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import decode_segment, segment_of
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
@@ -54,6 +55,13 @@ _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "
 for _module in (encoder, task_writer):
     # Workers need nothing of ours: the code of tasks travels with each job.
     cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The transaction whose files a write makes, and its catalog. Footers tell both."""
+
+    transaction_id: str
+    catalog_id: str
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,18 +94,18 @@ def stage(
     lists: FileLists,
     table: TableDef,
     *,
-    transaction_id: str,
-    catalog_id: str,
+    owner: Owner,
 ) -> Staged:
     """Run `df` once, and store its rows as durable files of the table, listed in one segment. Each file holds rows of
     one partition, in the table's order.
 
-    Raises InvalidInput before anything runs when the frame does not fit the table (`schemas.fit_frame`), and afterwards
-    when a required column contains NULLs. Files of a failed write are left to garbage collection.
+    Raises InvalidInput (`bad_data`) before anything runs when the frame does not fit the table (`schemas.fit_frame`),
+    and while the tasks run when a required column holds NULL, nested columns included. Files of a failed write are left
+    to garbage collection.
     """
     check_session(df.sparkSession)
     ready = fit_frame(df, table.columns)
-    found = write(ready, storage, table, table.columns, transaction_id=transaction_id, catalog_id=catalog_id)
+    found = write(ready, storage, table, table.columns, owner=owner)
     return list_in_segment(storage, lists, table, found)
 
 
@@ -107,8 +115,7 @@ def write(
     table: TableDef,
     columns: tuple[Column, ...],
     *,
-    transaction_id: str,
-    catalog_id: str,
+    owner: Owner,
     is_arranged: bool = True,
     by: str = "",
     file_size_target: int = FILE_SIZE_TARGET,
@@ -122,10 +129,9 @@ def write(
     """
     spark = ready.sparkSession
     probe_once(spark, storage)
-    folder = fmt.data_folder(table.id, transaction_id, RandomIdentities().uuid4())
+    folder = fmt.data_folder(table.id, owner.transaction_id, RandomIdentities().uuid4())
     key = ""
     order = order_of(table.sort_order, columns) if is_arranged else []
-    schema = arrow_schema(columns, ready.schema)
     if by:
         ready = ready.repartition(f.col(by))
         key = by
@@ -141,8 +147,8 @@ def write(
         folder=place,
         filesystem=filesystem,
         profile=profile,
-        schema=schema.serialize().to_pybytes(),
-        footer=footer_of(table, transaction_id, catalog_id),
+        schema=schema_of_columns(columns).serialize().to_pybytes(),
+        footer=footer_of(table, owner.transaction_id, owner.catalog_id),
         codec=codec,
         file_size_target=file_size_target,
         has_key=bool(key),
@@ -175,6 +181,9 @@ def _choose_codec(spark: SparkSession) -> str:
     return codec
 
 
+_REQUIRED_NULL = re.compile(rf"\b{RequiredNull.__name__}: (column [^\n]*)")
+
+
 def _run_tasks(ready: DataFrame, task: Task) -> list[Any]:
     """Run a frame, and return the rows of `task_writer.RESULT`."""
     # PySpark looks for the columns by their names, and does not find a name with a dot or a backquote.
@@ -182,11 +191,15 @@ def _run_tasks(ready: DataFrame, task: Task) -> list[Any]:
     try:
         return ready.mapInArrow(functools.partial(task_writer.write_rows, task), task_writer.RESULT).collect()
     except PySparkException as error:
-        wrong = NOT_UTF8.search(str(error))
-        if wrong is None:
+        told = str(error)
+        if wrong := _REQUIRED_NULL.search(told):
+            message, hint = wrong[1], "give the column a value in every row, with coalesce or a filter"
+        elif wrong := NOT_UTF8.search(told):
+            message, hint = wrong[0], "use make_valid_utf8(text) to mark invalid places"
+            hint += ", or decode(bytes, 'ISO-8859-1') for another encoding"
+        else:
             raise
-        hint = "use make_valid_utf8(text) to mark invalid places, or decode(bytes, 'ISO-8859-1') for another encoding"
-        raise InvalidInput(wrong[0], kind="bad_data", hint=hint) from error
+        raise InvalidInput(message, kind="bad_data", hint=hint) from error
 
 
 def list_in_segment(storage: Storage, lists: FileLists, table: TableDef, found: Sequence[DataFile]) -> Staged:
@@ -214,15 +227,6 @@ def free_name(name: str, columns: Sequence[Column]) -> str:
     return name
 
 
-def delete(storage: Storage, paths: Sequence[str]) -> None:
-    run(_delete_all(storage, paths))
-
-
-async def _delete_all(storage: Storage, paths: Sequence[str]) -> None:
-    for path in paths:
-        await storage.delete(path)
-
-
 # --- what tasks report -----------------------------------------------------------------------------
 
 
@@ -230,22 +234,14 @@ def _data_file(table: TableDef, columns: tuple[Column, ...], folder: str, report
     """Return the manifest entry of a file that a task reports."""
     metadata = pq.read_metadata(pa.BufferReader(zlib.decompress(report["footer"])))
     nans = {int(number): count for number, count in json.loads(report["nans"]).items()}
-    path = folder + report["path"]
-    try:
-        return data_file_of_footer(
-            path, report["size"], metadata, columns, schema_id=table.schema_id, nan_counts=nans
-        )
-    except InvalidInput as error:
-        reason = error.message.removeprefix(f"data file {path[:300]}: ")
-        if not reason.startswith("column ") or " is required, but " not in reason:
-            raise
-        # The error is the frame's: the user never sees the file.
-        hint = (
-            error.hint
-            if "does not rule out" in reason
-            else "give the column a value in every row, with coalesce or a filter"
-        )
-        raise InvalidInput(reason, kind=error.kind, hint=hint) from None
+    return data_file_of_footer(
+        folder + report["path"],
+        report["size"],
+        metadata,
+        columns,
+        schema_id=table.schema_id,
+        nan_counts=nans,
+    )
 
 
 def _inexact_keys(table: TableDef, columns: Sequence[Column]) -> tuple[int, ...]:

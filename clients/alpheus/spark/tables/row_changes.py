@@ -26,7 +26,8 @@ from alpheus.rows.plan import Plan, PlannedFile, plan
 from alpheus.session.arguments import Name, parse_name
 from alpheus.spark.files import file_scan, writes
 from alpheus.spark.files.schemas import check_texts, fit_frame, quoted
-from alpheus.spark.files.writes import Staged
+from alpheus.spark.files.scratch import delete_scratch
+from alpheus.spark.files.writes import Owner, Staged
 from alpheus.spark.tables import scan
 from alpheus.spark.tables.assignments import (
     DATA_EXCEPTION,
@@ -100,6 +101,7 @@ class Rows:
         self._lake = lake
         self._tx = tx
         self._name = parse_name(Kind.TABLE, name)
+        self._owner = Owner(transaction_id=tx.id, catalog_id=core_of(tx).session.catalog_id)
         self.table: TableDef = tx.load_table(name).definition
         if not self.table.native:
             raise InvalidInput(
@@ -149,13 +151,7 @@ class Rows:
     def stage(self, df: DataFrame) -> Staged:
         """Run a frame into files of the table."""
         lake = self._lake
-        return writes.stage(
-            df, self._store, lake.lists, self.table, transaction_id=self._tx.id, catalog_id=self._catalog_id
-        )
-
-    @property
-    def _catalog_id(self) -> str:
-        return core_of(self._tx).session.catalog_id
+        return writes.stage(df, self._store, lake.lists, self.table, owner=self._owner)
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
         """Run a frame into files that only this transaction reads."""
@@ -165,13 +161,12 @@ class Rows:
             self._store,
             self.table,
             columns,
-            transaction_id=self._tx.id,
-            catalog_id=self._catalog_id,
+            owner=self._owner,
             is_arranged=False,
         )
 
     def discard(self, found: Sequence[DataFile]) -> None:
-        writes.delete(self._store, [file.path for file in found])
+        delete_scratch(self._store, [file.path for file in found])
 
     def _stage_changes(self, parts: Sequence[tuple[DataFrame, str]], rows: int) -> tuple[Segment, ...]:
         """Write change files, for feeds. `rows` is the number of rows in all parts."""
@@ -265,8 +260,7 @@ class Rows:
                 self._store,
                 self.table,
                 self.table.columns,
-                transaction_id=self._tx.id,
-                catalog_id=self._catalog_id,
+                owner=self._owner,
                 by=name,
                 file_size_target=target_size,
             )

@@ -183,14 +183,13 @@ class SparkTransaction:
             )
         with name_missing_files(self._lake):  # `df` may read any table of the catalog
             ready = check_texts(df, table.columns)
-            lake, session = self._lake, core_of(self._tx).session
+            lake = self._lake
             return writes.stage(
                 ready,
                 lake.store_of(table),
                 lake.lists,
                 table,
-                transaction_id=self.id,
-                catalog_id=session.catalog_id,
+                owner=writes.Owner(transaction_id=self.id, catalog_id=core_of(self._tx).session.catalog_id),
             )
 
 
