@@ -110,8 +110,11 @@ def lake_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a module's tests in REMOTE over a daemon in every run, and its other tests so in slow runs only. In slow
-    runs, make the catalogs of `lake_url` on a disk and on S3."""
-    if "lake_url" in metafunc.fixturenames and os.environ.get("ALPHEUS_SLOW", "") == "1":
+    runs, make the catalogs of `lake_url` on a disk and on S3, except those of properties, whose values say nothing of
+    places."""
+    is_slow = os.environ.get("ALPHEUS_SLOW", "") == "1"
+    is_property = getattr(metafunc.function, "is_hypothesis_test", False)
+    if "lake_url" in metafunc.fixturenames and is_slow and not is_property:
         places = ["disk", pytest.param("spark_s3", marks=pytest.mark.slow)]
         metafunc.parametrize("lake_url", places, indirect=True)
     remote = getattr(metafunc.module, "REMOTE", None)

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,14 @@ def die(delay: float) -> None:
     os.kill(executor_of(os.getpid()), signal.SIGKILL)
 
 
-def faulty_put(folder: str) -> Callable[[Any, str, list[bytes]], None]:
+def faulty_put(folder: str) -> Callable[[Any, str, Iterable[bytes]], None]:
     """Return a `put_file` that takes orders. Tasks run it, so it travels with them by value."""
     put = task_writer.put_file
 
-    def put_file(store: Any, path: str, parts: list[bytes]) -> None:
+    def put_file(store: Any, path: str, parts: Iterable[bytes]) -> None:
         if order(folder, "writing") is not None:
             with store.open_output_stream(path) as stream:
-                stream.write(parts[0])
+                stream.write(next(iter(parts)))
                 die(0)
                 time.sleep(HANG_SECONDS)
         put(store, path, parts)
