@@ -364,7 +364,7 @@ def test_files_are_durable_before_a_commit_names_them(
 ) -> None:
     lake.create_table("sales.orders", spark.range(1))
     steps: list[str] = []
-    storage = lake.storage
+    storage, folder = lake.storage, folder_of(lake.storage.url)
     durable, put = storage.make_durable, storage.put
 
     async def make_durable(paths: Any) -> None:
@@ -384,10 +384,7 @@ def test_files_are_durable_before_a_commit_names_them(
     assert [step.split()[0] for step in steps] == ["sync", "sync", "put"]
     named = {os.path.basename(p) for p in _data_files(lake.catalog, "sales.orders")} - set(written)
     assert {step.removeprefix("sync ") for step in steps[:2]} == named
-    assert all(
-        pq.read_metadata(folder_of(lake.storage.url) / p).num_rows
-        for p in _data_files(lake.catalog, "sales.orders")
-    )
+    assert all(pq.read_metadata(folder / p).num_rows for p in _data_files(lake.catalog, "sales.orders"))
 
 
 def test_system_tables(lake: SparkCatalog) -> None:
