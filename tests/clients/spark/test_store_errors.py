@@ -45,6 +45,16 @@ def test_the_store_is_the_cause(told: str, kind: type[Exception], message: str) 
     assert found.hint
 
 
+def test_a_busy_store_is_not_called_unreachable() -> None:
+    for told in (
+        TASK + "AWS Error SLOW_DOWN",
+        S3A + "AWSServiceThrottledException: SlowDown (Status Code: 503)",
+    ):
+        found = error_of(S3, told)
+        assert isinstance(found, Unavailable)
+        assert "repeat the write or the read later" in found.hint
+
+
 @pytest.mark.parametrize(
     "told",
     [

@@ -56,8 +56,13 @@ _REASONS = (
         "renew the credentials of that process: to HEAD a store refuses an expired token without a reason",
     ),
     (
+        r"SlowDown|SLOW_DOWN|(HTTP status|Status Code:?) 503\b",
+        "unavailable",
+        "the store asks for fewer requests: repeat the write or the read later, or with fewer tasks",
+    ),
+    (
         r"NETWORK_CONNECTION|Connection refused|Connection reset|ConnectException|ConnectionClosedException"
-        r"|SocketTimeout|timed out|UnknownHost|SlowDown|(HTTP status|Status Code:?) 50[03]\b",
+        r"|SocketTimeout|timed out|UnknownHost|(HTTP status|Status Code:?) 500\b",
         "unavailable",
         "let that process reach the endpoint in the catalog's URL",
     ),
