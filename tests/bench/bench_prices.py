@@ -5,8 +5,8 @@
 
 A proxy in front of a real S3 server counts the requests of an idle daemon, of lone commits, and of appends and scans by
 Spark. Prices are AWS' list prices of S3 Standard in us-east-1: 0.005 USD for 1,000 PUT, COPY, POST and LIST requests,
-0.0004 USD for 1,000 GET and HEAD requests; DELETE is free. Storage and transfer are not counted. Counts do not depend on
-the speed of the machine, except those of the idle daemon, which are scaled to a day.
+0.0004 USD for 1,000 GET and HEAD requests; DELETE is free. Storage and transfer are not counted. Counts are the same on
+any machine, except those of the idle daemon, which are scaled to a day.
 """
 
 from __future__ import annotations
