@@ -1,9 +1,9 @@
 """The Spark application whose executors `test_spark_s3_faults` kills: a driver, and two workers with an executor each.
 
-    python cluster_driver.py URL FOLDER JARS KILLS SEED
+    python cluster_driver.py URL FOLDER JARS KILLS SEED PHASE...
 
 The application adds rows to the table `s.t` of the catalog at URL. In each of `KILLS` rounds it kills executors once in
-each of `PHASES`, by SIGKILL. It prints one JSON line a verb: the phase, whether the verb committed or was refused, the
+each of the phases, by SIGKILL. It prints one JSON line a verb: the phase, whether the verb committed or was refused, the
 rows that the table must have, the files that were stored and are not listed, and what is wrong. The last line tells the
 CPU that all processes took.
 
@@ -243,13 +243,8 @@ class Rounds:
 
 
 def main() -> None:
-    url, folder, jars, kills, seed = (
-        sys.argv[1],
-        Path(sys.argv[2]),
-        sys.argv[3],
-        int(sys.argv[4]),
-        int(sys.argv[5]),
-    )
+    url, place, jars, kills, seed, *phases = sys.argv[1:]
+    folder = Path(place)
     spark = start_cluster(folder, jars)
     task_writer.put_file = faulty_put(str(folder))
     list_in_segment = writes.list_in_segment
@@ -262,9 +257,9 @@ def main() -> None:
 
     writes.list_in_segment = faulty_list
     with alpheus.connect(url) as catalog:
-        rounds = Rounds(spark, SparkCatalog(spark, catalog, lease=False), folder, seed)
-        for number in range(kills):
-            for phase in PHASES:
+        rounds = Rounds(spark, SparkCatalog(spark, catalog, lease=False), folder, int(seed))
+        for number in range(int(kills)):
+            for phase in phases:
                 rounds.one(phase, number)
     print(json.dumps({"cpu_seconds": round(cpu_seconds())}), flush=True)
     os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]
