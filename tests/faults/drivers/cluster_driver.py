@@ -2,10 +2,10 @@
 
     python cluster_driver.py URL FOLDER JARS KILLS SEED PHASE...
 
-The application adds rows to the table `s.t` of the catalog at URL. In each of `KILLS` rounds it kills executors once in
-each of the phases, by SIGKILL. It prints one JSON line a verb: the phase, whether the verb committed or was refused, the
-rows that the table must have, the files that were stored and are not listed, and what is wrong. The last line tells the
-CPU that all processes took.
+The application adds rows to the table `s.t` of the catalog at URL. In each of KILLS rounds it kills executors once in
+each PHASE, by SIGKILL. It prints one JSON line a verb: the phase, whether the verb committed or was refused, the rows
+that the table must have, the files that were stored and are not listed, and what is wrong. The last line tells the CPU
+that all processes took.
 
 The workers of the cluster run in the driver's JVM, one at 127.0.0.1 and one at 127.0.0.2: Spark starts no speculative
 attempt on the machine of the first. Tasks and the driver take their orders from files in FOLDER, each once.
