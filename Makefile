@@ -4,7 +4,7 @@ PYTHON ?=
 ARGS ?=
 LANE ?=
 BENCH ?=
-JOBS ?= 4
+JOBS ?= 3
 UPGRADE ?=
 MODULES ?=
 COUNT ?= 6
@@ -55,7 +55,7 @@ $(CLASSES): $(STAMP) tests/spark_class_archive.py
 run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## run lint, types, drift of generated code, and every test at small counts (JOBS=4 processes; two of them start Spark)
+test: lint types $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## run lint, types, drift of generated code, and every test at small counts (JOBS=3 processes; two of them start Spark)
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

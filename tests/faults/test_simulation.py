@@ -65,7 +65,7 @@ from alpheus_journal.workspace.workspace import Workspace
 from alpheus_pb.v1 import service_pb2 as pb
 
 SCRIPT = Path(__file__)
-SEEDS_SMALL, SEEDS_FULL = 10, 2000
+SEEDS_SMALL, SEEDS_FULL = 20, 2000
 WORKERS = 2
 BROKEN_SEEDS_MAX = 60
 

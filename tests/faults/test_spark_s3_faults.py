@@ -30,7 +30,7 @@ from spark_marks import SPARK_MARKS
 from store_proxy import EXPIRED, LIST_REFUSED, SLOW_DOWN, Kind, StoreProxy, is_kind
 
 import alpheus
-from alpheus.errors import AlpheusError, Denied, InvalidInput, Unavailable
+from alpheus.errors import AlpheusError, Denied, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus.spark import SparkCatalog
 from alpheus.spark.files import task_writer, writes
 from alpheus_journal.testing.proxy import CutUpload, Forward, LoseReply, Truncate
@@ -142,7 +142,12 @@ def shown(counts: Counter[Kind]) -> str:
     return ", ".join(f"{verb} {place or '-'} {count}" for (verb, place), count in sorted(counts.items()))
 
 
-def refused(rig: Rig, act: Callable[[], Any], kind: type[AlpheusError], words: str = "") -> AlpheusError:
+def refused(
+    rig: Rig,
+    act: Callable[[], Any],
+    kind: type[AlpheusError] | tuple[type[AlpheusError], ...],
+    words: str = "",
+) -> AlpheusError:
     """Check that a verb is refused with an error of ours, and that it committed nothing. Return the error."""
     before, listed = rig.version, rig.listed()
     with pytest.raises(kind, match=words or None) as caught:
@@ -243,7 +248,9 @@ def test_a_storm_that_does_not_end(rig: Rig) -> None:
     rig.store.always(DATA_GET, SLOW_DOWN)
     refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable, "SlowDown")
     rig.store.always(is_kind("PUT", "def"), SLOW_DOWN)
-    refused(rig, rig.append, Unavailable)
+    refused(
+        rig, rig.append, (Unavailable, OutcomeUnknown)
+    )  # the latter where a busy machine takes more than 30 s
     rig.append()
     assert rig.check(range(2 * ROWS)), "files of the refused writes"
 
@@ -293,10 +300,11 @@ def test_uploads_and_answers_that_are_cut(rig: Rig) -> None:
     rig.store.script(DATA_PUT, Forward())
     rig.store.always(DATA_PUT, CutUpload(body_bytes=300))
     refused(rig, lambda: rig.append(3 * ROWS), Unavailable, "a task could not store a file")
+    rig.append(3 * ROWS)  # S3A keeps small files that it has read, and has read no file of this append
     rig.store.always(DATA_GET, Truncate(body_bytes=100))
     error = refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable)
     assert error.hint == UNREACHED
-    assert rig.check(range(3 * ROWS)), "files of the refused writes"
+    assert rig.check(range(4 * ROWS)), "files of the refused writes"
 
 
 BIG = 12
