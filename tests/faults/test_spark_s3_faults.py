@@ -53,7 +53,8 @@ S3A = {
 ROWS = 60
 DATA_PUT, DATA_GET = is_kind("PUT", "data"), is_kind("GET", "data")
 ANY_PUT = is_kind("PUT")
-REQUESTS_A_COMMIT_MAX = 12
+REQUESTS_A_COMMIT_MAX = 8
+"""Without the looks at slots: four belong to a commit, and others go by time, so that a slow machine makes more."""
 APPENDS = 4
 UNREACHED = "let that process reach the endpoint in the catalog's URL"
 
@@ -120,7 +121,7 @@ def rig(store: StoreProxy, s3_server: S3Server, spark: SparkSession) -> Iterator
         spark.conf.set(f"fs.s3a.bucket.{BUCKET}.{name}", value)
     prefix = uuid.uuid4().hex
     # The deadline is one of the library's requests. A storm that does not end takes that long.
-    url = f"s3://{BUCKET}/{prefix}?endpoint_url={quote(store.endpoint, safe=':/')}&self_test=false&deadline=2"
+    url = f"s3://{BUCKET}/{prefix}?endpoint_url={quote(store.endpoint, safe=':/')}&self_test=false&deadline=6"
     with alpheus.create(url) as catalog:
         catalog.create_namespace("s")
         lake = SparkCatalog(spark, catalog, lease=False)
@@ -362,7 +363,7 @@ def check_costs(counts: Counter[Kind], files: int, commits: int = 1) -> None:
     stored whole. The commits themselves cost few requests, however many files they list."""
     of_data = {kind.verb: count for kind, count in counts.items() if kind.place == "data"}
     assert of_data == {"PUT": files, "HEAD": files}, "nothing is listed, copied, deleted, or looked at twice"
-    others = sum(count for kind, count in counts.items() if kind.place != "data")
+    others = sum(count for kind, count in counts.items() if kind.place != "data" and kind != ("HEAD", "vn"))
     assert others <= REQUESTS_A_COMMIT_MAX * commits, counts
     assert not [kind for kind in counts if kind.verb in ("LIST", "COPY", "DELETE")]
 
