@@ -10,9 +10,9 @@ MODULES ?=
 COUNT ?= 6
 SEED ?= 1
 
-# Images of Python often set these two. Without stored bytecode each process compiles all that it imports: a command of a
-# tenth of a second takes two, and the tests start thousands of processes.
-unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
+# Images of Python often set it. Without stored bytecode each process compiles all that it imports: a command of half a
+# second takes two, and the tests start thousands of processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 # The name contains the path of the checkout, so that a copied or moved checkout is set up again.
