@@ -49,7 +49,7 @@ $(JARS): $(STAMP) clients/alpheus/spark/hadoop_aws.lock .ci/hadoop-aws
 		echo "warning: the jars of hadoop-aws could not be downloaded; tests of Spark on S3 will be skipped" >&2; test -z "$$ALPHEUS_REQUIRE_SERVERS"; fi
 
 $(CLASSES): $(STAMP) tests/spark_class_archive.py
-	@$(BIN)/python tests/spark_class_archive.py $(@D)/classes.jsa >$(@D).log 2>&1 && mkdir -p $(@D) && touch $@ || \
+	@$(BIN)/python tests/spark_class_archive.py $(@D)/classes.jsa >$(@D).log 2>&1 && touch $@ || \
 		echo "warning: no class archive of Spark, so its tests start slowly (see $(@D).log)" >&2
 
 run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results

@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,6 +25,7 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "faults" / "drivers")]
 
 import alpheus_test_servers as servers  # noqa: E402
+from fleet import Daemon  # noqa: E402
 from store_proxy import Kind, StoreProxy  # noqa: E402
 
 import alpheus  # noqa: E402
@@ -41,7 +40,7 @@ COMMITS = 20
 ROWS_A_FILE = 50
 
 
-def price(counts: Counter[Kind]) -> float:
+def sum_price(counts: Counter[Kind]) -> float:
     return sum(USD[kind.verb] * count for kind, count in counts.items())
 
 
@@ -51,43 +50,19 @@ def show(what: str, counts: Counter[Kind], times: float = 1.0) -> None:
     for kind, count in counts.items():
         by_verb[kind.verb] += count
     requests = ", ".join(f"{verb} {count * times:,.1f}" for verb, count in sorted(by_verb.items())) or "none"
-    print(f"| {what} | {requests} | {price(counts) * times:.6f} |", flush=True)
+    print(f"| {what} | {requests} | {sum_price(counts) * times:.6f} |", flush=True)
 
 
-@contextlib.contextmanager
-def daemon(url: str, port_file: Path) -> Iterator[str]:
-    """Run a daemon in a process of its own, and yield its URL."""
-    command = [
-        sys.executable,
-        "-m",
-        "alpheus_daemon",
-        url,
-        "--port-file",
-        str(port_file),
-        "--listen",
-        "127.0.0.1:0",
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        while not port_file.exists():
-            assert process.poll() is None, "the daemon ended"
-            time.sleep(0.05)
-        yield f"grpc://{port_file.read_text().strip()}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def commits(store: StoreProxy, catalog: alpheus.Catalog, what: str) -> None:
+def count_commits(store: StoreProxy, catalog: alpheus.Catalog, what: str) -> None:
     catalog.create_namespace("warm")
     store.clear()
     for number in range(COMMITS):
         catalog.update_namespace("warm", set={"n": str(number)})
-    show(what, store.counts(), 1 / COMMITS)
+    show(what, store.count_kinds(), 1 / COMMITS)
     catalog.drop_namespace("warm")
 
 
-def with_spark(store: StoreProxy, url: str, files: int) -> None:
+def count_spark(store: StoreProxy, url: str, files: int) -> None:
     jars = servers.find_jars()
     if not jars:
         print(f"left out: {servers.NO_JARS}")
@@ -106,15 +81,15 @@ def with_spark(store: StoreProxy, url: str, files: int) -> None:
         for parts in (1, 100):
             store.clear()
             lake.append("s.t", rows(parts))  # type: ignore[arg-type]
-            show(f"append of {parts} files by Spark", store.counts())
+            show(f"append of {parts} files by Spark", store.count_kinds())
         lake.create_table("s.many", rows(files))  # type: ignore[arg-type]
         store.clear()
         frame = lake.read("s.many")
         frame.explain()
-        show(f"plan of a scan of {files:,} files by Spark", store.counts())
+        show(f"plan of a scan of {files:,} files by Spark", store.count_kinds())
         store.clear()
         assert frame.agg({"id": "sum", "name": "max"}).collect()
-        show(f"scan of {files:,} files, planned before", store.counts())
+        show(f"scan of {files:,} files, planned before", store.count_kinds())
     spark.stop()
 
 
@@ -127,6 +102,8 @@ def main() -> None:
     )
     parser.add_argument("--files", type=int, default=1000, help="the files of the table that is scanned")
     options = parser.parse_args()
+    if options.idle_seconds <= 0 or options.files <= 0:
+        parser.error("--idle-seconds and --files must be above 0")
     os.environ.update(servers.ENVIRONMENT)
     with tempfile.TemporaryDirectory() as folder:
         if failure := servers.install():
@@ -137,16 +114,20 @@ def main() -> None:
                 url = f"s3://{server.bucket}/prices?endpoint_url={quote(store.endpoint, safe=':/')}"
                 print("| work | requests | USD |\n| --- | --- | --- |")
                 with alpheus.create(url) as catalog:
-                    show("create a catalog, with the test of the store", store.counts())
-                    commits(store, catalog, "a lone commit by the library")
-                with daemon(url, Path(folder) / "port") as address:
-                    with alpheus.connect(address) as catalog:
-                        commits(store, catalog, "a lone commit through a daemon")
+                    show("create a catalog, with the test of the store", store.count_kinds())
+                    count_commits(store, catalog, "a lone commit by the library")
+                daemon = Daemon("prices", url, Path(folder) / "daemon")
+                daemon.start()
+                try:
+                    with alpheus.connect(f"grpc://{daemon.address}") as catalog:
+                        count_commits(store, catalog, "a lone commit through a daemon")
                     time.sleep(SETTLE_SECONDS)
                     store.clear()
                     time.sleep(options.idle_seconds)
-                    show("an idle daemon, a day", store.counts(), DAY_SECONDS / options.idle_seconds)
-                with_spark(store, url, options.files)
+                    show("an idle daemon, a day", store.count_kinds(), DAY_SECONDS / options.idle_seconds)
+                finally:
+                    daemon.end()
+                count_spark(store, url, options.files)
         finally:
             server.stop()
 

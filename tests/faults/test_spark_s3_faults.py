@@ -67,41 +67,36 @@ class Rig(NamedTuple):
     server: S3Server
     prefix: str
 
-    def append(self, begin: int = ROWS, name: str = "s.t", parts: int = 2) -> None:
-        self.lake.append(name, rows(self.lake.spark, begin, begin + ROWS, parts))
+    def append(self, begin: int = ROWS, parts: int = 2) -> None:
+        self.lake.append("s.t", rows(self.lake.spark, begin, begin + ROWS, parts))
 
     @property
     def version(self) -> int:
         return self.lake.catalog.version()
 
-    def listed(self, name: str = "s.t") -> dict[str, int]:
+    def list_files(self) -> dict[str, int]:
         """Return the size of each file that the table lists, by path."""
-        table = self.lake.catalog.load_table(name).definition
+        table = self.lake.catalog.load_table("s.t").definition
         return {file.path: file.size_bytes for file in self.lake.lists.of(table.id, table.segments)}
 
-    def stored(self) -> dict[str, int]:
+    def find_stored(self) -> dict[str, int]:
         """Return the size of each object below data/, by path, without the proxy."""
         with self.server.client() as s3:
             pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{self.prefix}/data/")
             found = [each for page in pages for each in page.get("Contents", [])]
         return {each["Key"].removeprefix(f"{self.prefix}/"): each["Size"] for each in found}
 
-    def check(self, expected: range, *names: str) -> dict[str, int]:
+    def check(self, expected: range) -> dict[str, int]:
         """Check that the table has exactly these rows, and that each listed file is stored whole. Return the size of
-        the stored files that no table lists, by path."""
+        the stored files that the table does not list, by path."""
         self.store.clear()
         ids = [row.id for row in self.lake.read("s.t").select("id").collect()]
         assert sorted(ids) == [*expected]
         assert sorted(self.lake.catalog.read("s.t")["id"].to_pylist()) == [*expected]
         assert self.lake.catalog.admin.check().ok
-        return self.check_files("s.t", *names)
-
-    def check_files(self, *names: str) -> dict[str, int]:
-        """Check that each listed file is stored whole. Return the size of all other files, by path."""
-        stored = self.stored()
-        for name in names:
-            for path, size in self.listed(name).items():
-                assert stored.pop(path, None) == size, f"{path} is listed, and not stored as it is listed"
+        stored = self.find_stored()
+        for path, size in self.list_files().items():
+            assert stored.pop(path, None) == size, f"{path} is listed, and not stored as it is listed"
         return stored
 
 
@@ -139,24 +134,24 @@ def rows(spark: SparkSession, begin: int, end: int, parts: int = 2) -> DataFrame
     )
 
 
-def shown(counts: Counter[Kind]) -> str:
+def show_counts(counts: Counter[Kind]) -> str:
     return ", ".join(f"{verb} {place or '-'} {count}" for (verb, place), count in sorted(counts.items()))
 
 
-def refused(
+def check_refused(
     rig: Rig,
     act: Callable[[], Any],
     kind: type[AlpheusError] | tuple[type[AlpheusError], ...],
     words: str = "",
 ) -> AlpheusError:
     """Check that a verb is refused with an error of ours, and that it committed nothing. Return the error."""
-    before, listed = rig.version, rig.listed()
+    before, listed = rig.version, rig.list_files()
     with pytest.raises(kind, match=words or None) as caught:
         act()
     rig.store.clear()
     assert "\tat " not in caught.value.message
     assert rig.version == before
-    assert rig.listed() == listed
+    assert rig.list_files() == listed
     return caught.value
 
 
@@ -169,7 +164,7 @@ def test_no_verb_needs_a_listing(rig: Rig) -> None:
     verbs: dict[str, Counter[Kind]] = {}
 
     def did(verb: str) -> None:
-        verbs[verb] = store.counts()
+        verbs[verb] = store.count_kinds()
         store.clear()
         store.always(is_kind("LIST"), LIST_REFUSED)
 
@@ -199,7 +194,7 @@ def test_no_verb_needs_a_listing(rig: Rig) -> None:
     lake.overwrite("s.t", rows(spark, 0, ROWS))
     did("overwrite")
     for verb, counts in verbs.items():
-        print(f"{verb:32}", shown(counts))
+        print(f"{verb:32}", show_counts(counts))
     expected = {number: f"k{number % 3}" for number in range(7, 2 * ROWS)} | {7: "m", 901: "o"}
     assert found == expected
     for verb, counts in verbs.items():
@@ -215,7 +210,7 @@ def test_a_reader_that_lists_is_refused(rig: Rig) -> None:
     folder = f"s3a://{BUCKET}/{rig.prefix}/data/{table.id}"
     with pytest.raises((Py4JJavaError, PySparkException), match="no program may list"):
         rig.lake.spark.read.option("recursiveFileLookup", "true").parquet(folder).count()
-    assert rig.store.counts()["LIST", "data"]
+    assert rig.store.count_kinds()["LIST", "data"]
 
 
 # --- refusals and slow answers -----------------------------------------------------------------------
@@ -228,14 +223,14 @@ def test_storms_that_end(rig: Rig) -> None:
     rig.store.script(is_kind("PUT", "def"), *put)
     rig.store.script(is_kind("PUT", "vn"), SLOW_DOWN)
     rig.append()
-    assert rig.store.spoiled() == 5
+    assert rig.store.count_spoiled() == 5
     rig.store.clear()
     rig.store.script(DATA_GET, *get)
     rig.store.script(is_kind("GET", "vn"), *any_get)
     rig.store.always(is_kind("GET"), Forward(latency=0.05))
     rig.store.always(ANY_PUT, Forward(latency=0.05))
     rig.lake.delete("s.t", f"id >= {2 * ROWS - 1}", mode="rewrite")
-    assert rig.store.spoiled() >= 2
+    assert rig.store.count_spoiled() >= 2
     rig.check(range(2 * ROWS - 1))
 
 
@@ -243,13 +238,13 @@ def test_a_storm_that_does_not_end(rig: Rig) -> None:
     """Writes and reads are refused, and the same verb passes when the storm is over."""
     rig.store.script(DATA_PUT, Forward())
     rig.store.always(DATA_PUT, SLOW_DOWN)
-    error = refused(rig, rig.append, Unavailable, "a task could not store a file")
+    error = check_refused(rig, rig.append, Unavailable, "a task could not store a file")
     assert error.kind == "storage_unavailable"
     assert "repeat the write" in error.hint
     rig.store.always(DATA_GET, SLOW_DOWN)
-    refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable, "SlowDown")
+    check_refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable, "SlowDown")
     rig.store.always(is_kind("PUT", "def"), SLOW_DOWN)
-    refused(
+    check_refused(
         rig, rig.append, (Unavailable, OutcomeUnknown)
     )  # the latter where a busy machine takes more than 30 s
     rig.append()
@@ -264,7 +259,9 @@ def test_a_token_that_expires(rig: Rig) -> None:
     rig.lake.append("s.t", rows(rig.lake.spark, ROWS, 2 * ROWS))
     rig.store.script(DATA_PUT, Forward())
     rig.store.always(DATA_PUT, EXPIRED)
-    error = refused(rig, lambda: rig.append(2 * ROWS), Denied, "a task could not store a file.*ExpiredToken")
+    error = check_refused(
+        rig, lambda: rig.append(2 * ROWS), Denied, "a task could not store a file.*ExpiredToken"
+    )
     assert "renew the credentials" in error.hint
     spark = rig.lake.spark
     source = spark.createDataFrame([(1, "m")], "id BIGINT, k STRING")
@@ -277,11 +274,11 @@ def test_a_token_that_expires(rig: Rig) -> None:
         rig.store.clear()
         rig.store.script(DATA_GET, Forward())
         rig.store.always(DATA_GET, EXPIRED)
-        error = refused(rig, verb, Denied, "could not read a file")
+        error = check_refused(rig, verb, Denied, "could not read a file")
         assert "renew the credentials" in error.hint
     for place in ("manifest", "def", "vn"):
         rig.store.always(is_kind("PUT", place), EXPIRED)
-        refused(rig, lambda: rig.append(2 * ROWS), Denied, "(?i)expired")
+        check_refused(rig, lambda: rig.append(2 * ROWS), Denied, "(?i)expired")
     rig.append(2 * ROWS)
     assert rig.check(range(3 * ROWS)), "files of the refused writes"
 
@@ -293,17 +290,17 @@ def test_uploads_and_answers_that_are_cut(rig: Rig) -> None:
     """A body that is cut is sent again, or the verb is refused. No table lists a file that is cut short."""
     rig.store.script(DATA_PUT, CutUpload(body_bytes=300), CutUpload())
     rig.append()
-    assert rig.store.spoiled() == 2
+    assert rig.store.count_spoiled() == 2
     rig.store.clear()
     rig.store.script(DATA_GET, *[Truncate(body_bytes=100)] * 2)
     rig.append(2 * ROWS)
     assert rig.lake.read("s.t").where("id < 0").count() == 0
     rig.store.script(DATA_PUT, Forward())
     rig.store.always(DATA_PUT, CutUpload(body_bytes=300))
-    refused(rig, lambda: rig.append(3 * ROWS), Unavailable, "a task could not store a file")
+    check_refused(rig, lambda: rig.append(3 * ROWS), Unavailable, "a task could not store a file")
     rig.append(3 * ROWS)  # S3A keeps small files that it has read, and has read no file of this append
     rig.store.always(DATA_GET, Truncate(body_bytes=100))
-    error = refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable)
+    error = check_refused(rig, lambda: rig.lake.append("s.t", rig.lake.read("s.t")), Unavailable)
     assert error.hint == UNREACHED
     assert rig.check(range(4 * ROWS)), "files of the refused writes"
 
@@ -325,9 +322,9 @@ def test_an_upload_of_parts(rig: Rig) -> None:
     try:
         store.script(DATA_PUT, Forward(), CutUpload(body_bytes=1 << 20))
         rig.lake.append("s.t", big(spark, ROWS))
-        counts, parts = store.counts(), len({r.query for r in store.requests(DATA_PUT)})
+        counts, parts = store.count_kinds(), len({r.query for r in store.find_requests(DATA_PUT)})
         assert parts > 1
-        assert store.spoiled() == 1
+        assert store.count_spoiled() == 1
         assert counts["PUT", "data"] == parts + 1, "one part was sent twice"
         assert (counts["POST", "data"], counts["HEAD", "data"]) == (2, 1), (
             "begin, end, and the look of the commit"
@@ -335,7 +332,7 @@ def test_an_upload_of_parts(rig: Rig) -> None:
         store.clear()
         store.script(DATA_PUT, Forward())
         store.always(DATA_PUT, CutUpload(body_bytes=1 << 20))
-        refused(rig, lambda: rig.lake.append("s.t", big(spark, end)), Unavailable, "store a file")
+        check_refused(rig, lambda: rig.lake.append("s.t", big(spark, end)), Unavailable, "store a file")
     finally:
         spark.conf.set(writes.CODEC_SETTING, codec)
     rig.check(range(end))
@@ -346,10 +343,10 @@ def test_lost_replies_double_no_rows(rig: Rig) -> None:
     rig.store.script(DATA_PUT, *[LoseReply()] * 2)
     rig.store.script(is_kind("PUT", "vn"), LoseReply())
     rig.append()
-    assert rig.store.spoiled() == 3
+    assert rig.store.count_spoiled() == 3
     assert rig.check(range(2 * ROWS)) == {}, "a file is sent again under its name"
     rig.store.always(DATA_PUT, LoseReply())
-    refused(rig, lambda: rig.append(2 * ROWS), Unavailable, "a task could not store a file")
+    check_refused(rig, lambda: rig.append(2 * ROWS), Unavailable, "a task could not store a file")
     rig.append(2 * ROWS)
     orphans = rig.check(range(3 * ROWS))
     assert orphans, "the server stored files whose tasks failed"
@@ -375,12 +372,12 @@ def test_the_requests_of_an_append(rig: Rig, parts: int) -> None:
     rig.store.clear()
     for number in range(2, 2 + APPENDS):
         rig.append(number * ROWS, parts=parts)
-    counts = rig.store.counts()
-    print(f"{APPENDS} appends of {parts} files:", shown(counts))
+    counts = rig.store.count_kinds()
+    print(f"{APPENDS} appends of {parts} files:", show_counts(counts))
     check_costs(counts, APPENDS * parts, APPENDS)
     rig.store.clear()
     assert rig.lake.read("s.t").count() == (2 + APPENDS) * ROWS
-    print(f"read of {len(rig.listed())} files:", shown(rig.store.counts()))
+    print(f"read of {len(rig.list_files())} files:", show_counts(rig.store.count_kinds()))
 
 
 # --- executors ----------------------------------------------------------------------------------------
@@ -475,5 +472,5 @@ def test_a_writer_that_looks_at_its_files_is_caught(rig: Rig, monkeypatch: pytes
     monkeypatch.setattr(task_writer, "put_file", curious)
     rig.append()
     with pytest.raises(AssertionError, match="looked at twice"):
-        check_costs(rig.store.counts(), 2)
+        check_costs(rig.store.count_kinds(), 2)
     rig.check(range(2 * ROWS))

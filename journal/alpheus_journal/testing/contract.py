@@ -401,9 +401,7 @@ class StorageContract:
 
     async def test_list_many(self) -> None:
         async with self._store() as storage:
-            files = {
-                f"node/{number % 3}/{number}.arrow": b"" for number in range(1100)
-            }  # more than one page of S3
+            files = {f"node/{number % 3}/{number}.arrow": b"" for number in range(2500)}  # three pages of S3
             await storage.put_many(files)
             assert set(await listed(storage, "node/")) == set(files)
 

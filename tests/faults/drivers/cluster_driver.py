@@ -146,7 +146,7 @@ def start_cluster(folder: Path, jars: str) -> SparkSession:
     return spark
 
 
-def executors() -> list[psutil.Process]:
+def find_executors() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -178,7 +178,7 @@ class Rounds:
         """Wait until both executors are there."""
         context: Any = self._spark.sparkContext._jsc
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while context.sc().getExecutorMemoryStatus().size() < 3 or len(executors()) < 2:
+        while context.sc().getExecutorMemoryStatus().size() < 3 or len(find_executors()) < 2:
             assert time.monotonic() < deadline, "an executor does not come back"
             time.sleep(0.1)
 
@@ -193,7 +193,7 @@ class Rounds:
 
     def one(self, phase: str, number: int) -> None:
         self.ready()
-        before = self._stored()
+        before = self._find_stored()
         new = set(range(self._next, self._next + ROWS))
         df = self.frame()
         after, verb = self.expected | new, "append"
@@ -222,7 +222,7 @@ class Rounds:
         }  # fmt: skip
         print(json.dumps(line), flush=True)
 
-    def _stored(self) -> set[str]:
+    def _find_stored(self) -> set[str]:
         return set(run(listed(self._lake.storage, "data/")))
 
     def _judge(self, before: set[str]) -> tuple[list[str], int]:
@@ -232,7 +232,7 @@ class Rounds:
             wrong.append("the table has other rows")
         table = catalog.load_table("s.t").definition
         files = {file.path for file in self._lake.lists.of(table.id, table.segments)}
-        stored = self._stored()
+        stored = self._find_stored()
         if files - stored:
             wrong.append("a listed file is not stored")
         if before - stored:
@@ -251,7 +251,7 @@ def main() -> None:
 
     def faulty_list(*arguments: Any) -> writes.Staged:
         if order(str(folder), "committing") is not None:
-            for process in executors():
+            for process in find_executors():
                 process.kill()
         return list_in_segment(*arguments)
 
@@ -263,7 +263,7 @@ def main() -> None:
                 rounds.one(phase, number)
     print(json.dumps({"cpu_seconds": round(cpu_seconds())}), flush=True)
     os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]
-    for process in executors():
+    for process in find_executors():
         process.kill()
 
 

@@ -3,7 +3,7 @@
     with StoreProxy(server.port) as store:
         store.refuse(is_kind("LIST"), s3_error(403, "AccessDenied"))
         ...
-        assert store.counts()["LIST", "data"] == 0
+        assert store.count_kinds()["LIST", "data"] == 0
 
 `alpheus_journal.testing.TcpProxy` does the work, in a thread with a loop of its own.
 """
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from alpheus_journal.testing import TcpProxy
-from alpheus_journal.testing.proxy import Action, Match, Request, s3_error
+from alpheus_journal.testing.proxy import Action, Forward, Match, Request, s3_error
 
 LIST_REFUSED = s3_error(403, "AccessDenied", "no program may list")
 EXPIRED = s3_error(400, "ExpiredToken", "The provided token has expired.")
@@ -28,7 +28,7 @@ SLOW_DOWN = s3_error(503, "SlowDown", "Please reduce your request rate.")
 
 
 class Kind(NamedTuple):
-    """What a request does, and where.
+    """The kind of a request.
 
     - `verb`: GET, HEAD, PUT, COPY, DELETE, LIST or POST. A part of an upload is a PUT, and its begin and end are POST.
     - `place`: the first folder below the catalog's prefix, such as "data", "def" or "vn"; empty for none of those.
@@ -96,10 +96,10 @@ class StoreProxy:
             await self._stop.wait()
 
     def _call(self, act: Callable[[], None]) -> None:
-        async def called() -> None:
+        async def do_act() -> None:
             act()
 
-        asyncio.run_coroutine_threadsafe(called(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(do_act(), self._loop).result(30)
 
     # -- rules
 
@@ -122,17 +122,14 @@ class StoreProxy:
 
     # -- what came
 
-    def requests(self, match: Match | None = None) -> list[Request]:
+    def find_requests(self, match: Match | None = None) -> list[Request]:
         """Return the requests since `clear`, or those of them that match."""
         return [record.request for record in list(self._proxy.log) if match is None or match(record.request)]
 
-    def spoiled(self) -> int:
+    def count_spoiled(self) -> int:
         """Return the number of requests since `clear` that a rule met."""
-        forward = 0
-        for record in list(self._proxy.log):
-            forward += type(record.action).__name__ == "Forward"
-        return len(self._proxy.log) - forward
+        return sum(not isinstance(record.action, Forward) for record in list(self._proxy.log))
 
-    def counts(self) -> Counter[Kind]:
+    def count_kinds(self) -> Counter[Kind]:
         """Return the number of requests of each kind since `clear`."""
-        return Counter(kind_of(request) for request in self.requests())
+        return Counter(kind_of(request) for request in self.find_requests())
