@@ -80,17 +80,19 @@ async def run(
 
 
 async def verify_shares(ledger: Ledger, count: int) -> None:
-    """Check that each process commits its share of the next `count` versions: no process is shut out by the others."""
-    before = max(asked.version or 0 for asked in ledger.asked.values())
+    """Check that no process is shut out by the others: each has a version among the next `count`, or among ten times
+    as many if a busy machine lets one process run late. Among many versions each process has its share."""
     known = set(ledger.asked)
-    while max(asked.version or 0 for asked in ledger.asked.values()) < before + count:
+    before = max(asked.version or 0 for asked in ledger.asked.values())
+    seen, versions = 0, dict[str, set[int]]()
+    while seen < count or (len(versions) < 5 and seen < 10 * count):
         await ledger.more(20)
-    versions: dict[str, set[int]] = {}
-    for id, asked in ledger.asked.items():
-        if id not in known and asked.version is not None:
-            versions.setdefault(asked.client.partition("-")[0], set()).add(asked.version)
-    shares = {process: len(of_it) / count for process, of_it in sorted(versions.items())}
-    print("shares", {process: round(share, 3) for process, share in shares.items()})
+        seen = max(asked.version or 0 for asked in ledger.asked.values()) - before
+        for id, asked in ledger.asked.items():
+            if id not in known and asked.version is not None:
+                versions.setdefault(asked.client.partition("-")[0], set()).add(asked.version)
+    shares = {process: len(of_it) / seen for process, of_it in sorted(versions.items())}
+    print(f"{seen} versions, shares", {process: round(share, 3) for process, share in shares.items()})
     assert len(shares) == 5, f"kept out: {shares}"
     if count >= SHARE_COUNT_MIN:
         assert min(shares.values()) >= SHARE_MIN, shares
