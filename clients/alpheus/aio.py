@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from alpheus.admin.admin import AsyncAdmin
 from alpheus.admin.system_tables import system_table
+from alpheus.admin.tags import AsyncTags
 from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
 from alpheus.events.consumer import AsyncSubscription
@@ -114,6 +115,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         self._session = session
         self._leasing = Leasing(session)
         self.admin = AsyncAdmin(session)
+        self.tags = AsyncTags(session)
 
     def _title(self) -> str:
         return redact_url(self.url)
@@ -177,7 +179,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         at = parse_when(when)
         info = await self._session.resolve(self._session.recent if at is None else at)
         held = await self._leasing.take(info.version, lease)
-        return AsyncSnapshot(self._session, version_info_of(info), held)
+        return AsyncSnapshot(self._session, version_info_of(info), held, info.reference)
 
     # -- rows
 

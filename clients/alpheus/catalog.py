@@ -46,6 +46,7 @@ from alpheus.sync.replica import Replica
 from alpheus.sync.scan import Scan, SyncPinnedReads
 from alpheus.sync.subscription import Subscription, Subscriptions
 from alpheus.sync.symbols import Symbols
+from alpheus.sync.tags import Tags
 from alpheus.sync.writes import SyncWrites
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.transaction import AsyncTransaction
@@ -333,6 +334,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         self._inherited: list[aio.AsyncCatalog] = []  # those of parent processes; never used, never freed
         self._reopening = threading.Lock()
         self.admin = Admin(self)
+        self.tags = Tags(lambda: self._core().tags)
 
     def _title(self) -> str:
         return redact_url(self._url)

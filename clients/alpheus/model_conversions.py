@@ -22,6 +22,7 @@ from alpheus.models import (
     SavedTransaction,
     SubscriptionInfo,
     Table,
+    Tag,
     TransactionInfo,
     VersionInfo,
     View,
@@ -36,12 +37,15 @@ from alpheus_journal.model.definitions import (
     PipelineDef,
     SubscriptionDef,
     TableDef,
+    TagDef,
     ViewDef,
 )
 from alpheus_journal.model.operations import Action as RecordedAction
 from alpheus_journal.model.operations import Effect, Read, RecordedTransaction, RenameObject, Undrop
 
-_READABLE = frozenset({Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION})
+_READABLE = frozenset(
+    {Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION, Kind.TAG}
+)
 
 
 def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:
@@ -122,6 +126,20 @@ def subscription_of(
         position=next_version - 1 if next_version else None,
         created_at=time_of(definition.created_at_millis),
         version=version,
+    )
+
+
+def tag_of(name: ObjectName, definition: TagDef) -> Tag:
+    return Tag(
+        name=name.name,
+        id=definition.id,
+        version=definition.version,
+        version_created_at=time_of(definition.version_created_at_millis),
+        created_at=time_of(definition.created_at_millis),
+        creator=definition.creator,
+        message=definition.message,
+        properties=definition.properties,
+        expires_at=time_of(definition.expire_at_millis) if definition.expire_at_millis else None,
     )
 
 

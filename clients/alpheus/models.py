@@ -334,6 +334,28 @@ class SubscriptionInfo(ShownStruct, frozen=True, kw_only=True):
         return f"{self.name} at version {self.version}: acknowledged up to {self.position}"
 
 
+class Tag(ShownStruct, frozen=True, kw_only=True):
+    """A name for a version (`catalog.tags`).
+
+    - `version`, `version_created_at`: the version that the tag names, and the time when it was committed.
+    - `creator`: who made the tag or replaced it last: a claim, unless the daemon authenticates its clients.
+    - `expires_at`: from then on the tag may be deleted. None means never.
+    """
+
+    name: str
+    id: str
+    version: int
+    version_created_at: datetime
+    created_at: datetime
+    creator: str
+    message: str
+    properties: dict[str, str]
+    expires_at: datetime | None
+
+    def _title(self) -> str:
+        return f"{self.name}: version {self.version} of {time_text(self.version_created_at)}"
+
+
 # --- commits, the log, events ----------------------------------------------------------------------
 
 

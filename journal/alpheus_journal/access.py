@@ -24,6 +24,7 @@ from alpheus_journal.model.answers import (
     LogEntry,
     Outcome,
     Page,
+    Pin,
     Position,
     Progress,
     SavedTransaction,
@@ -171,6 +172,11 @@ class Access(Protocol):
         saved is "unknown", because its versions do not name their transactions. A damaged file is removed
         like any other.
         """
+        ...
+
+    async def create_pin(self, at: At) -> Pin:
+        """Copy the root of a version to a pin. Everything that the version reaches stays from now on, if a tag soon
+        names the pin. Raises the errors of `resolve`, and those of writing to the storage."""
         ...
 
     async def position(self, path: str) -> Position | None:

@@ -48,6 +48,7 @@ KINDS: frozenset[str] = frozenset(
         "no_bucket",
         "no_column",
         "no_subscription",
+        "no_tag",
         # AlreadyExists
         "catalog_exists",
         "namespace_exists",
@@ -57,6 +58,7 @@ KINDS: frozenset[str] = frozenset(
         "view_exists",
         "subscription_exists",
         "pipeline_exists",
+        "tag_exists",
         # NotEmpty
         "namespace_not_empty",
         "directory_not_empty",

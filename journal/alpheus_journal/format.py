@@ -172,6 +172,10 @@ def subscription_name(name: str) -> ObjectName:
     return ObjectName(Kind.SUBSCRIPTION, "", name)
 
 
+def tag_name(name: str) -> ObjectName:
+    return ObjectName(Kind.TAG, "", name)
+
+
 class Keys(msgspec.Struct, frozen=True):
     """The rules by which names become keys in one catalog: its limits in bytes and its dialect.
 
@@ -496,6 +500,21 @@ def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = Fals
 
 # --- version references ----------------------------------------------------------------------------
 
+LATEST = "latest"
+_NUMBER = re.compile(r"-?[0-9]+")
+_LIKE_A_TIME = re.compile(r"[0-9]{4}-[0-9]{2}(-[0-9]{2}.*)?", re.DOTALL)
+
+
+def reads_as_number(text: str) -> bool:
+    """Return whether a reader takes the text for the number of a version."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def reads_as_time(text: str) -> bool:
+    """Return whether a reader takes the text for a month, a day or a time, complete or not."""
+    return _LIKE_A_TIME.fullmatch(text) is not None
+
+
 VERSION_MAX_EXCLUSIVE = 1 << 32
 
 
@@ -526,6 +545,7 @@ _MANIFEST = re.compile(rf"manifest/({_UUID})/{_UUID}\.arrow")
 _DATA = re.compile(rf"data/({_UUID})/({_UUID})/({_UUID})/([A-Za-z0-9][A-Za-z0-9._=+-]*\.parquet)")
 _POSITION = re.compile(rf"sub/{_UUID}")
 _LEASE = re.compile(rf"lease/{_UUID}\.arrow")
+_PIN = re.compile(rf"pin/{_UUID}\.arrow")
 _UUID_TEXT = re.compile(_UUID)
 
 
@@ -596,6 +616,13 @@ def check_lease_path(path: str) -> str:
     return path
 
 
+def check_pin_pointer(path: str) -> str:
+    """Check a pointer to a pin. Raises Corrupt."""
+    if _PIN.fullmatch(path) is None:
+        raise _refuse(path, "a pin")
+    return path
+
+
 def parse_data_path(path: str) -> tuple[str, str, str, str]:
     """Return (table id, transaction id, write id, file name) of a native table's data file. Raises Corrupt.
 
@@ -651,6 +678,13 @@ LEASE_FOLDER = "lease/"
 
 def lease_path(uuid: str) -> str:
     return f"{LEASE_FOLDER}{uuid}.arrow"
+
+
+PIN_FOLDER = "pin/"
+
+
+def pin_path(uuid: str) -> str:
+    return f"{PIN_FOLDER}{uuid}.arrow"
 
 
 def node_path(uuid: str) -> NodePath:

@@ -40,6 +40,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.execute.subscriptions import superseded_error
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
+from alpheus_journal.log.pins import copy_pin, create_pin, read_pin
 from alpheus_journal.log.times import check_not_future, is_ahead, version_at, version_back
 from alpheus_journal.model.answers import (
     LATEST,
@@ -57,18 +58,21 @@ from alpheus_journal.model.answers import (
     LogEntry,
     Outcome,
     Page,
+    Pin,
+    Pinned,
     Position,
     Progress,
     SavedTransaction,
     SnapshotPart,
     StoredObject,
+    Tag,
     Timestamp,
     VersionInfo,
     make_token,
     parse_token,
 )
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef
+from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, TagDef
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.replay.follower import Follower
@@ -372,6 +376,14 @@ class Journal:
         return None if event is None else [change.name for change in event.changes]
 
     async def resolve(self, at: At) -> VersionInfo:
+        if isinstance(at, Tag):
+            tag = await self._load_tag(at.name)
+            return VersionInfo(
+                version=tag.version,
+                created_at_millis=tag.version_created_at_millis,
+                token=make_token(self.catalog_id, tag.version, tag.commit_id),
+                pin_path=tag.pin_path,
+            )
         version = await self._version_of(at)
         head = self.head
         if version == head.version:
@@ -393,8 +405,39 @@ class Journal:
             return await self._version_at(at.millis)
         if isinstance(at, Back):
             return await version_back(at.count, (await self.latest()).version, self.follower.oldest)
-        await self._head_for(at)
-        return at
+        if isinstance(at, Tag):
+            return (await self._load_tag(at.name)).version
+        version = at.version if isinstance(at, Pinned) else at
+        await self._head_for(version)
+        return version
+
+    async def _load_tag(self, name: str) -> TagDef:
+        """Load a tag at the head. Raises NotFound (`no_tag`)."""
+        key = fmt.check_object_name(fmt.tag_name(name), self.keys)
+        (stored,) = (await self.load(None, [key])).objects
+        if stored is None:
+            raise not_there(key)
+        definition = decode_definition(Kind.TAG, stored.definition, stored.path)
+        assert isinstance(definition, TagDef)
+        return definition
+
+    async def _snapshot(self, at: At) -> Snapshot:
+        """Return the tree of one version. A version that has expired is read from the pin of the tag that named it."""
+        if isinstance(at, Tag):
+            at = (await self.resolve(at)).reference
+        version = await self._version_of(at)
+        try:
+            return await self.follower.snapshot(version)
+        except Expired:
+            if not isinstance(at, Pinned):
+                raise
+        copy = await read_pin(self.follower.log, at.pin_path)
+        if copy.version != version:
+            raise InvalidInput(
+                f"the pin {at.pin_path} is of version {copy.version}, not of version {version}",
+                kind="bad_version",
+            )
+        return Snapshot(self.follower.reader, version, copy.root, copy.catalog_def)
 
     async def _head_for(self, at: int | None) -> Head:
         """Return the head. Looks for a newer one when `at` is None or above the known head."""
@@ -430,11 +473,13 @@ class Journal:
 
     async def _view(self, at: At) -> Snapshot | State:
         """Return a reader of one version: memory for a replayed head, else the tree."""
+        if isinstance(at, Tag):
+            at = (await self.resolve(at)).reference
         version = await self._version_of(at)
         state = self.replay.readable
         if state is not None and state.version == version:
             return state
-        return await self.follower.snapshot(version)
+        return await self._snapshot(at if isinstance(at, Pinned) else version)
 
     def _token_of(self, at: At, version: int) -> str:
         """Return the token of an answer. Only an answer at the head carries one."""
@@ -799,9 +844,6 @@ class Journal:
             async for change in changes:
                 yield change
 
-    async def _snapshot(self, at: At) -> Snapshot:
-        return await self.follower.snapshot(await self._version_of(at))
-
     async def dropped(
         self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
     ) -> AsyncIterator[Dropped]:
@@ -867,6 +909,28 @@ class Journal:
             root=root.node,
             catalog_def=root.catalog_def,
             revision=root.revision or self.head.revision,
+        )
+
+    # --- pins
+
+    async def create_pin(self, at: At) -> Pin:
+        name = at.name if isinstance(at, Tag) else ""
+        tag = await self._load_tag(name) if name else None
+        version = await self._version_of(at) if tag is None else tag.version
+        log, new_id = self.follower.log, self._identities.uuid4
+        try:
+            path, copy = await create_pin(log, version, new_id=new_id)
+        except Expired:
+            if tag is None:
+                raise
+            path, copy = await copy_pin(log, tag.pin_path, new_id=new_id)
+            if await self._load_tag(name) != tag:  # its pin may be deleted by now
+                raise
+        return Pin(
+            path=path,
+            version=copy.version,
+            commit_id=copy.commit_id,
+            version_created_at_millis=copy.created_at_millis,
         )
 
     # --- subscriptions

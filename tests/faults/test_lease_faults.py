@@ -15,7 +15,8 @@ from alpheus_journal.errors import Expired
 from alpheus_journal.failpoints import POINTS
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.log.leases import leases_in, snapshot_of, take
+from alpheus_journal.log.copies import snapshot_of
+from alpheus_journal.log.leases import leases_in, take
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.storage.local import LocalStorage

@@ -49,7 +49,8 @@ from alpheus_daemon.serve.requests import read, transaction_of
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, NodePath
-from alpheus_journal.log.leases import Copy, Lease, decode_lease, encode_lease
+from alpheus_journal.log.copies import Copy
+from alpheus_journal.log.leases import Lease, decode_lease, encode_lease
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model import action_rows, operation_messages
 from alpheus_journal.model import definitions as objects

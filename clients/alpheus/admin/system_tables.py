@@ -7,6 +7,7 @@
 | `objects` | namespace, table, view | the version |
 | `files` | data file of a native table, with the bounds of its columns | the version |
 | `pipelines` | job of a pipeline | the version |
+| `tags` | tag | the version |
 | `subscriptions` | durable subscription | the version; its position only at the head |
 
 Later releases only add columns. Times are microseconds in UTC.
@@ -21,9 +22,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pyarrow as pa
 
+from alpheus.admin.tags import tags_at
 from alpheus.events.events import events, parse_bound
 from alpheus.events.subscriptions import AsyncSubscriptions
-from alpheus.model_conversions import pipeline_of, subscription_of, table_of, view_of
+from alpheus.model_conversions import pipeline_of, subscription_of, table_of, tag_of, view_of
 from alpheus.models import Action, Event, Job, time_of
 from alpheus.rows.file_reader import load_files
 from alpheus.session.arguments import several
@@ -101,6 +103,10 @@ SCHEMAS: dict[str, pa.Schema] = {
             pa.struct([("table", pa.string()), ("table_id", pa.string()), ("version", pa.int64())])
         ),
         declared_inputs=_DECLARED, declared_outputs=_DECLARED,
+    ),
+    "tags": _schema(
+        name_=pa.string(), id_=pa.string(), version_=pa.int64(), version_created_at_=_TIME, created_at_=_TIME,
+        creator_=pa.string(), message_=pa.string(), properties_=_TEXTS, expires_at=_TIME,
     ),
     "subscriptions": _schema(
         version_=pa.int64(), name_=pa.string(), id_=pa.string(), namespaces_=pa.list_(pa.string()),
@@ -395,6 +401,12 @@ def _job_row(version: int, pipeline: str, job: Job) -> Row:
     }
 
 
+async def _tags(query: _Query) -> AsyncIterator[Row]:
+    for key, definition in await tags_at(query.session, query.version):
+        if query.names.has(key.name):
+            yield msgspec.structs.asdict(tag_of(key, definition))
+
+
 async def _subscriptions(query: _Query) -> AsyncIterator[Row]:
     if query.is_head:
         for found in await AsyncSubscriptions(query.session).list():
@@ -423,5 +435,6 @@ _TABLES: dict[str, Callable[[_Query], Any]] = {
     "objects": _objects,
     "files": _files,
     "pipelines": _pipelines,
+    "tags": _tags,
     "subscriptions": _subscriptions,
 }

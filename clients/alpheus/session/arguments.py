@@ -11,7 +11,7 @@ from alpheus.models import EPOCH, NamespaceName, PipelineName, TableName, ViewNa
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import At, Back, Timestamp
+from alpheus_journal.model.answers import At, Back, Tag, Timestamp
 from alpheus_journal.urls import has_scheme, redact_input
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
 """A namespace (text without a dot, or a 1-tuple), a table or view, or a result of the listings."""
 
 When = int | datetime | str | None
-"""A version: None or "latest" (the head), a number, a decimal text, an aware datetime, or an RFC 3339 text with a zone.
-A negative number counts from the head: -1 is the head, -2 the version before it."""
+"""A version: None or "latest" (the head), a number, a decimal text, an aware datetime, an RFC 3339 text with a zone, or
+the name of a tag. A negative number counts from the head: -1 is the head, -2 the version before it."""
 
 
 def parse_name(kind: Kind, name: Name) -> ObjectName:
@@ -76,19 +76,18 @@ def namespace_text(name: NamespaceText) -> str:
 
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
-_LIKE_A_TIME = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
 
 
 def parse_when(when: When) -> At:
     """Parse a version reference. Raises InvalidInput (`bad_version`)."""
-    if when is None or when == "latest":
+    if when is None or when == fmt.LATEST:
         return None
     if isinstance(when, bool) or not isinstance(when, int | str | datetime):
         raise InvalidInput(
             f"{redact_input(when)[:120]} names no version", kind="bad_version", hint=_WHEN_HINT
         )
     if isinstance(when, str):
-        if when.isascii() and when.removeprefix("-").isdecimal():
+        if fmt.reads_as_number(when):
             when = int(when)
         elif _RFC_3339.fullmatch(when):
             try:
@@ -97,18 +96,14 @@ def parse_when(when: When) -> At:
                 raise InvalidInput(
                     f"{when!r} is not a time: {error}", kind="bad_version", hint=_WHEN_HINT
                 ) from None
-        elif _LIKE_A_TIME.fullmatch(when):
+        elif fmt.reads_as_time(when):
             raise InvalidInput(
                 f"{redact_input(when)[:80]!r} is not an RFC 3339 time with a zone",
                 kind="bad_version",
                 hint=_WHEN_HINT,
             )
         else:
-            raise InvalidInput(
-                f"{redact_input(when)[:120]!r} is not a version; this release has no tags",
-                kind="not_supported",
-                hint=_WHEN_HINT,
-            )
+            return _parse_tag(when)
     if isinstance(when, int):
         if not -fmt.VERSION_MAX_EXCLUSIVE <= when < fmt.VERSION_MAX_EXCLUSIVE:
             raise InvalidInput(f"version {when} is outside -2^32 to 2^32 - 1", kind="bad_version")
@@ -122,7 +117,18 @@ def parse_when(when: When) -> At:
     return Timestamp(max(0, (when - EPOCH) // timedelta(milliseconds=1)))
 
 
-_WHEN_HINT = "give a version number (-1 is the newest), or a time with a zone such as 2026-03-01T12:00:00Z"
+def _parse_tag(name: str) -> Tag:
+    try:
+        return Tag(fmt.check_name(name, fmt.EXTENSION_NAME_SIZE_BYTES, "tag", creating=True))
+    except InvalidInput:
+        raise InvalidInput(
+            f"{redact_input(name)[:120]!r} is neither a version nor the name of a tag",
+            kind="bad_version",
+            hint=_WHEN_HINT,
+        ) from None
+
+
+_WHEN_HINT = "give a version number (-1 is the newest), a time with a zone such as 2026-03-01T12:00:00Z, or a tag's name"
 
 
 def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:

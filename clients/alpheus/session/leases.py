@@ -17,7 +17,7 @@ from alpheus.session.session import Session
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_name
-from alpheus_journal.log import leases
+from alpheus_journal.log import copies, leases
 from alpheus_journal.log.leases import HeldLease
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Loaded, Page
@@ -189,7 +189,7 @@ class LeasedVersion:
         if self._snapshot is None:
             self._snapshot = await self._session.call(
                 "read a leased version",
-                lambda: leases.snapshot_of(
+                lambda: copies.snapshot_of(
                     self._held.lease.copy, self.hold(self._storage), self._session.keys
                 ),
             )

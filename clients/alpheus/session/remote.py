@@ -46,6 +46,7 @@ from alpheus_journal.model.answers import (
     LogEntry,
     Outcome,
     Page,
+    Pin,
     Position,
     Progress,
     SavedTransaction,
@@ -405,6 +406,12 @@ class RemoteAccess:
         request = pb.DiscardTransactionRequest(transaction_id=transaction_id)
         reply = await self._call(self._stub.DiscardTransaction, request)
         return wire.decode_outcome(reply, transaction_id)
+
+    # -- pins
+
+    async def create_pin(self, at: At) -> Pin:
+        request = pb.CreatePinRequest(at=wire.encode_at(at))
+        return wire.decode_pin(await self._call(self._stub.CreatePin, request))
 
     # -- subscriptions
 

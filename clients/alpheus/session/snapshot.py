@@ -13,7 +13,7 @@ from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.session import Session
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import Loaded, Page
+from alpheus_journal.model.answers import At, Loaded, Page
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import redact_url
 
@@ -24,9 +24,12 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
     """The catalog at one version. It can be read for as long as the version is kept or, with a lease, for as long as
     the lease is held. An asynchronous context manager that gives the lease up."""
 
-    def __init__(self, session: Session, at: VersionInfo, lease: LeasedVersion | None = None) -> None:
+    def __init__(
+        self, session: Session, at: VersionInfo, lease: LeasedVersion | None = None, reference: At = None
+    ) -> None:
         self._session = session
         self._at = at
+        self._reference = at.version if reference is None else reference
         self._lease = lease
         self._has_expired = False
 
@@ -68,7 +71,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
 
     async def _objects(self, names: list[ObjectName]) -> Loaded:
         return await self._read(
-            lambda: self._session.load(self.version, names), lambda lease: lease.load(names)
+            lambda: self._session.load(self._reference, names), lambda lease: lease.load(names)
         )
 
     async def _page(
@@ -77,7 +80,7 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
         self._session.check_page(kind, namespace, prefix, after)
         return await self._read(
             lambda: self._session.page(
-                self.version, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+                self._reference, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
             ),
             lambda lease: lease.page(kind, namespace=namespace, prefix=prefix, limit=limit, after=after),
         )

@@ -53,6 +53,7 @@ FRONTS = (
         "sync/subscription.py", "Subscription", "events/consumer.py", "AsyncSubscription", "self._core()",
         values="self._inner",
     ),
+    Front("sync/tags.py", "Tags", "admin/tags.py", "AsyncTags", "self._core()"),
     Front("sync/replica.py", "Replica", "events/replica.py", "AsyncReplica", "self._core"),
     Front(
         "catalog.py", "Transaction", "transactions/transaction.py", "AsyncTransaction", "self._core()",

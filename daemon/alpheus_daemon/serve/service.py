@@ -166,6 +166,7 @@ class CatalogService:
                 "LoadTransaction": self._unary("LoadTransaction", self._load_transaction),
                 "ListTransactions": self._stream("ListTransactions", self._list_transactions),
                 "DiscardTransaction": self._unary("DiscardTransaction", self._discard_transaction),
+                "CreatePin": self._unary("CreatePin", self._create_pin),
                 "LoadPosition": self._unary("LoadPosition", self._load_position),
                 "Acknowledge": self._unary("Acknowledge", self._acknowledge),
                 "ListSymbols": self._unary("ListSymbols", self._list_symbols, is_read=True),
@@ -275,6 +276,12 @@ class CatalogService:
 
         outcome = await self._journal.discard_transaction(request.transaction_id, settle=settle_now)
         return wire.encode_outcome(outcome).SerializeToString()
+
+    # --- pins
+
+    async def _create_pin(self, data: bytes) -> bytes:
+        request = parse(pb.CreatePinRequest, data)
+        return wire.encode_pin(await self._journal.create_pin(wire.decode_at(request.at))).SerializeToString()
 
     # --- subscriptions
 

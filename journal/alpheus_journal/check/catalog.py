@@ -96,7 +96,7 @@ class _Check:
         self._history = HistoryCheck(follower, self._findings)
         self._trees = TreeCheck(follower, self._findings)
         self._reader = self._trees.reader
-        self._contents = ContentCheck(self._reader, self._findings, follower.data_roots)
+        self._contents = ContentCheck(self._reader, self._findings, follower.data_roots, follower.log)
         self._executions = ExecutionCheck(self._reader, self._contents, self._findings)
         self._ids = _Ids()
         self._own_below = False  # whether this software wrote a version below the one that is looked at

@@ -11,10 +11,11 @@ from alpheus_journal import format as fmt
 from alpheus_journal.check.findings import Findings
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.log.versions import Root
+from alpheus_journal.log.pins import read_pin
+from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.answers import Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.model.definitions import Segment, TableDef, TagDef
 from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import is_content_of
@@ -25,8 +26,9 @@ from alpheus_journal.tree.reader import Reader, Snapshot
 class ContentCheck:
     """Reads each definition, each segment and the size of each data file only once, for all versions."""
 
-    def __init__(self, reader: Reader, findings: Findings, data_roots: DataRoots) -> None:
+    def __init__(self, reader: Reader, findings: Findings, data_roots: DataRoots, log: Log) -> None:
         self._reader = reader
+        self._log = log
         self._data_roots = data_roots
         self._findings = findings
         self.definitions: set[str] = set()
@@ -64,13 +66,34 @@ class ContentCheck:
                 name = self._reader.keys.parse(key)
                 stored = await self.stored(path, name.kind)
                 assert stored is not None
-                if name.kind in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION):
+                if name.kind in (
+                    Kind.NAMESPACE,
+                    Kind.TABLE,
+                    Kind.VIEW,
+                    Kind.PIPELINE,
+                    Kind.SUBSCRIPTION,
+                    Kind.TAG,
+                ):
                     definition = decode_definition(name.kind, stored.definition, path)
+                    if isinstance(definition, TagDef):
+                        async for finding in self._check_tag(definition, name, root.version):
+                            yield finding
                     if isinstance(definition, TableDef) and definition.native:
                         async for finding in self._check_table(definition, name, root.version):
                             yield finding
             except AlpheusError as error:
                 yield self._findings.of_error(error, root.version, path)
+
+    async def _check_tag(self, tag: TagDef, name: ObjectName, version: int) -> AsyncIterator[Finding]:
+        copy = await read_pin(self._log, tag.pin_path)
+        if (copy.version, copy.commit_id) != (tag.version, tag.commit_id):
+            yield self._findings.add(
+                "corrupt_node",
+                f"the pin {tag.pin_path} of {name} is of version {copy.version} as {copy.commit_id}, not of version"
+                f" {tag.version} as {tag.commit_id}",
+                tag.pin_path,
+                version,
+            )
 
     async def _check_table(self, table: TableDef, name: ObjectName, version: int) -> AsyncIterator[Finding]:
         for segment in table.segments:

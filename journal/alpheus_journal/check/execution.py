@@ -106,6 +106,7 @@ class ExecutionCheck:
             writes=tables_written(operations),
             writer=transaction.writer,
             version=root.version,
+            principal=transaction.principal,
             merges=False,  # a merge does not change the content of a table
         )
         for action in transaction.actions:

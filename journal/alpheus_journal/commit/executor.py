@@ -19,11 +19,12 @@ from alpheus_journal.commit.manifest_cache import SegmentReader
 from alpheus_journal.commit.staged import Member
 from alpheus_journal.conflicts.rivals import name_rival
 from alpheus_journal.conflicts.rules import Touches
-from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
+from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.execute.execute import context_of, execute_async
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
+from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, run_aside
 from alpheus_journal.model.action_rows import ActionRow
@@ -35,8 +36,10 @@ from alpheus_journal.model.operation_messages import (
 )
 from alpheus_journal.model.operations import (
     ChangeRows,
+    CreateTag,
     Operation,
     RecordedTransaction,
+    ReplaceTag,
     Transaction,
     UpdateTable,
 )
@@ -144,6 +147,23 @@ class Executor:
             found = await base.tables_at(begin, missing)
             for name, stored in zip(missing, found, strict=True):
                 workspace.add_past(begin, name, stored)
+
+    async def check_pins(self, transaction: Transaction) -> None:
+        """Check that the pin of each tag is there and of the tag's version. Raises InvalidInput (`bad_version`)."""
+        for operation in transaction.operations:
+            if not isinstance(operation, CreateTag | ReplaceTag):
+                continue
+            try:
+                copy = await read_pin(self._follower.log, operation.pin_path)
+            except Corrupt as error:
+                raise InvalidInput(f"{operation.target}: {error.message}", kind="bad_version") from None
+            found = copy.version, copy.commit_id, copy.created_at_millis
+            if found != (operation.version, operation.commit_id, operation.version_created_at_millis):
+                raise InvalidInput(
+                    f"{operation.target}: the pin {operation.pin_path} is of version {copy.version}, made at"
+                    f" {copy.created_at_millis} as {copy.commit_id}",
+                    kind="bad_version",
+                )
 
     # --- execute
 

@@ -138,6 +138,7 @@ class Judge:
                 if answer is not None:
                     decided[index] = answer
                     continue
+                await self._executor.check_pins(transaction)
                 names = None
                 if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX:
                     names = settled_names_of(transaction.operations, self._keys)

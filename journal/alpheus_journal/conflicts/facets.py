@@ -32,10 +32,12 @@ from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateSubscription,
     CreateTable,
+    CreateTag,
     CreateView,
     DropNamespace,
     DropSubscription,
     DropTable,
+    DropTag,
     DropView,
     Effect,
     Operation,
@@ -45,6 +47,7 @@ from alpheus_journal.model.operations import (
     RegisterTable,
     RenameObject,
     Repair,
+    ReplaceTag,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -415,6 +418,7 @@ def claims_of(transaction: Transaction) -> list[Claim]:
                 | CreateView()
                 | Undrop()
                 | CreateSubscription()
+                | CreateTag()
             ):
                 known_as[operation.target] = None
             case RenameObject():
@@ -588,6 +592,9 @@ FACET_RULES: dict[type[Any], FacetRule] = {
     CreateSubscription: FacetRule("create", _claims(Stake.FREE_NAME)),
     DropSubscription: FacetRule("drop", _claims(Stake.DROP)),
     ClaimSubscription: FacetRule("claim", _claims(Stake.HOLDER), _touches(Aspect.HOLDER)),
+    CreateTag: FacetRule("create", _claims(Stake.FREE_NAME)),
+    ReplaceTag: FacetRule("replace", _claims(Stake.DEFINITION), _touches(Aspect.WHOLE)),
+    DropTag: FacetRule("drop", _claims(Stake.DROP)),
 }
 """Rules by class of operation. A class without a row fails at its first commit, so a missing rule is noticed."""
 

@@ -22,6 +22,7 @@ from alpheus_journal.execute import (
     rows,
     subscriptions,
     tables,
+    tags,
     views,
 )
 from alpheus_journal.execute.rows import count_changed_rows
@@ -131,6 +132,7 @@ def context_of(
         version=version,
         begin_version=-1 if brings_back(transaction) else transaction.begin_version,
         checksums=revision >= 2,
+        principal=transaction.principal,
     )
 
 
@@ -142,6 +144,7 @@ EXECUTE_RULES: ExecuteRules = {
     **lifecycle.RULES,
     **pipelines.RULES,
     **subscriptions.RULES,
+    **tags.RULES,
 }
 """The rule of each class of operation."""
 

@@ -15,6 +15,7 @@ from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
 from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
 from alpheus_journal.workspace.checks import (
+    check_tag_name,
     find_bound_views,
     not_there,
     objects_of,
@@ -84,8 +85,8 @@ def drop_namespace(workspace: Workspace, operation: DropNamespace, context: Cont
 
 def rename_object(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
     """Give an object a new name. Its definition stays the same file."""
-    if operation.kind is Kind.PIPELINE:
-        return _rename_pipeline(workspace, operation, context)
+    if operation.kind in (Kind.PIPELINE, Kind.TAG):
+        return _rename_alone(workspace, operation, context)
     if operation.kind not in (Kind.TABLE, Kind.VIEW):
         raise InvalidInput(f"a {operation.kind.label} cannot be renamed", kind="not_supported")
     name, new = operation.target, operation.new_target
@@ -107,20 +108,24 @@ def rename_object(workspace: Workspace, operation: RenameObject, context: Contex
     return changes.finish()
 
 
-def _rename_pipeline(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
+def _rename_alone(workspace: Workspace, operation: RenameObject, context: Context) -> Executed:
+    """Rename an object that is in no namespace and that no view refers to: a pipeline or a tag."""
     name, new = operation.target, operation.new_target
     if operation.namespace or operation.new_namespace:
-        raise InvalidInput(f"{name}: a pipeline is in no namespace", kind="bad_name")
+        raise InvalidInput(f"{name}: a {name.kind.label} is in no namespace", kind="bad_name")
     fmt.check_object_name(name, context.keys)
     stored = require(workspace, name)
     if name == new:
         raise InvalidInput(f"{name} has that name already", kind="bad_name")
     fmt.check_object_name(new, context.keys, creating=True)
+    if new.kind is Kind.TAG:
+        check_tag_name(new.name)
     if workspace.get(new) is not None:
+        hint = "the positions of two pipelines cannot be combined" if new.kind is Kind.PIPELINE else ""
         raise AlreadyExists(
             f"there is a {new} already",
-            kind="pipeline_exists",
-            hint="choose another name: the positions of two pipelines cannot be combined",
+            kind=f"{new.kind.label}_exists",
+            hint="choose another name" + (f": {hint}" if hint else ""),
         )
     changes = Changes(workspace, operation, context)
     changes.place(name, None)
@@ -261,7 +266,7 @@ def _read_for_drop(operation: DropNamespace, workspace: Workspace) -> Footprint:
 
 def _read_for_rename(operation: RenameObject, workspace: Workspace) -> Footprint:
     new = operation.new_target
-    if operation.kind is Kind.PIPELINE:
+    if operation.kind in (Kind.PIPELINE, Kind.TAG):
         return Footprint(names=(operation.target, new))
     if operation.kind not in (Kind.TABLE, Kind.VIEW):
         return Footprint()

@@ -19,11 +19,10 @@ from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import retrieve_error
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
-from alpheus_journal.format import Kind
+from alpheus_journal.log.copies import Copy, copy_in, copy_of, verify_kept
 from alpheus_journal.log.versions import Log
 from alpheus_journal.storage import Storage, each_of
-from alpheus_journal.tree.node import Node, decode_node, encode_node
-from alpheus_journal.tree.reader import Reader, Snapshot, catalog_def_at
+from alpheus_journal.tree.node import decode_node, encode_node
 
 LEASE_MILLIS_DEFAULT = 600_000
 LEASE_MILLIS_MIN = 1_000
@@ -38,17 +37,6 @@ REMOVAL_SECONDS_MAX = 5.0
 READ_AT_ONCE = 16
 
 _DECIMAL = re.compile(r"[1-9]\d{0,15}")
-
-
-class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything needed to read one version: its root without the actions. `commit_id` means the same as in
-    `versions.Root`."""
-
-    version: int
-    commit_id: str
-    created_at_millis: int
-    catalog_def: str
-    root: Node
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,28 +116,12 @@ def decode_lease(data: bytes, path: str) -> Lease:
     def refuse(reason: str) -> Corrupt:
         return Corrupt(f"{path} is not a lease: {reason}", kind="corrupt_node", path=path)
 
-    if file.is_tombstone:
-        raise refuse("it is a tombstone")
+    copy = copy_in(file, path, "a lease")
     if _DECIMAL.fullmatch(text) is None or not LEASE_MILLIS_MIN <= int(text) <= LEASE_MILLIS_MAX:
         raise refuse(f"it lasts {text[:40]!r} ms")
-    if file.version is None or not file.commit_id:
-        raise refuse("it does not record its version")
-    if file.actions:
-        raise refuse("it holds actions")
     if len(holder.encode()) > HOLDER_SIZE_BYTES_MAX:
         raise refuse("its holder's name is too long")
-    assert file.created_at_millis is not None  # the gate demands it of a root
-    return Lease(
-        copy=Copy(
-            version=file.version,
-            commit_id=file.commit_id,
-            created_at_millis=file.created_at_millis,
-            catalog_def=fmt.check_definition_pointer(file.catalog_def, Kind.CATALOG),
-            root=file.node,
-        ),
-        lease_millis=int(text),
-        holder=holder,
-    )
+    return Lease(copy=copy, lease_millis=int(text), holder=holder)
 
 
 # --- holding one -----------------------------------------------------------------------------------
@@ -344,44 +316,17 @@ async def take(
     runs out.
     """
     found = await log.read(version, bare=True)
-    lease = Lease(
-        copy=Copy(
-            version=version,
-            commit_id=found.commit_id,
-            created_at_millis=found.created_at_millis,
-            catalog_def=found.catalog_def,
-            root=found.node,
-        ),
-        lease_millis=lease_millis,
-        holder=holder,
-    )
+    lease = Lease(copy=copy_of(found), lease_millis=lease_millis, holder=holder)
     held = HeldLease(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
     try:
         await held.begin()
         await failpoints.reached("lease.written")
         # Read again only now: a tombstone that comes after the copy does no harm, and an earlier one is seen here.
-        again = await log.read(version, bare=True)
-        if again.commit_id != found.commit_id:
-            raise Corrupt(
-                f"version {version} was {found.commit_id} and is {again.commit_id}: the storage was put back to an"
-                " older state",
-                kind="history_replaced",
-                path=found.path,
-                version=version,
-                hint="stop all writers, and find out what was restored",
-            )
+        await verify_kept(log, lease.copy)
     except BaseException:
         await held.release()
         raise
     return held
-
-
-async def snapshot_of(copy: Copy, storage: Storage, keys: fmt.Keys) -> Snapshot:
-    """Return the version of a copy as a snapshot that reads only files that the copy reaches, because the version's
-    slot may have expired."""
-    definition = await catalog_def_at(storage, copy.catalog_def, copy.version)
-    reader = Reader(storage, keys, node_size_max=fmt.node_size_read_max(definition.node_file_size_max))
-    return Snapshot(reader, copy.version, copy.root, copy.catalog_def)
 
 
 # --- looking at all of them ------------------------------------------------------------------------

@@ -29,6 +29,19 @@ class Back(msgspec.Struct, frozen=True):
     count: int
 
 
+class Tag(msgspec.Struct, frozen=True):
+    """The version that a tag names at the head."""
+
+    name: str
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """A version that a tag named when it was resolved. Once the version has expired, it is read from the pin."""
+
+    version: int
+    pin_path: str
+
+
 class Latest(msgspec.Struct, frozen=True):
     """The head, with the reader's demands.
 
@@ -43,9 +56,9 @@ class Latest(msgspec.Struct, frozen=True):
 
 LATEST = Latest()
 
-At = int | Timestamp | Back | Latest | None
-"""A version reference: a number, a time, a count from the head, or the head. None means `LATEST` (found by a probe that
-starts after the call)."""
+At = int | Timestamp | Back | Tag | Pinned | Latest | None
+"""A version reference: a number, a time, a count from the head, a tag, a version with its pin, or the head. None means
+`LATEST` (found by a probe that starts after the call)."""
 
 
 class CatalogInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +81,21 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     created_at_millis: int
     token: str
+    pin_path: str = ""  # of the tag that was asked for
+
+    @property
+    def reference(self) -> At:
+        """The reference under which this version stays readable as long as it was when it was resolved."""
+        return Pinned(self.version, self.pin_path) if self.pin_path else self.version
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """A pin that was made of a version. `commit_id` is the version's."""
+
+    path: str
+    version: int
+    commit_id: str
+    version_created_at_millis: int
 
 
 class Damage(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ from alpheus_journal.model.definitions import (
     SortField,
     SubscriptionDef,
     TableDef,
+    TagDef,
     TimeMark,
     VersionRange,
     ViewDef,
@@ -375,6 +376,21 @@ def _subscription_message(value: SubscriptionDef) -> pb.SubscriptionDef:
     )
 
 
+def _tag_message(value: TagDef) -> pb.TagDef:
+    return pb.TagDef(
+        id=value.id,
+        version=value.version,
+        pin_path=value.pin_path,
+        creator=value.creator,
+        created_at_millis=value.created_at_millis,
+        expire_at_millis=value.expire_at_millis,
+        commit_id=value.commit_id,
+        version_created_at_millis=value.version_created_at_millis,
+        message=value.message,
+        properties=value.properties,
+    )
+
+
 def _view_message(value: ViewDef) -> pb.ViewDef:
     number: Any = value.view_format  # proto3 keeps numbers that it does not know
     message = pb.ViewDef(
@@ -400,6 +416,7 @@ _ENCODERS: dict[type[Any], Callable[[Any], Message]] = {
     TableDef: _table_message,
     PipelineDef: _pipeline_message,
     SubscriptionDef: _subscription_message,
+    TagDef: _tag_message,
     ViewDef: _view_message,
 }
 
@@ -433,6 +450,7 @@ _MESSAGES: dict[Kind, Any] = {
     Kind.VIEW: pb.ViewDef,
     Kind.PIPELINE: pb.PipelineDef,
     Kind.SUBSCRIPTION: pb.SubscriptionDef,
+    Kind.TAG: pb.TagDef,
 }
 
 
@@ -684,6 +702,31 @@ def _decode_subscription(message: pb.SubscriptionDef) -> SubscriptionDef:
     )
 
 
+def _decode_tag(message: pb.TagDef) -> TagDef:
+    if not fmt.is_uuid(message.id):
+        raise ValueError(f"tag id {message.id[:80]!r} is not a uuid")
+    if message.version >= fmt.VERSION_MAX_EXCLUSIVE:
+        raise ValueError(f"its version {message.version} is above 2^32 - 1")
+    if not message.commit_id:
+        raise ValueError("it has no commit id of its version")
+    try:
+        fmt.check_pin_pointer(message.pin_path)
+    except Corrupt as error:
+        raise ValueError(error.message) from error
+    return TagDef(
+        id=message.id,
+        version=message.version,
+        commit_id=message.commit_id,
+        version_created_at_millis=message.version_created_at_millis,
+        pin_path=message.pin_path,
+        creator=message.creator,
+        created_at_millis=message.created_at_millis,
+        expire_at_millis=message.expire_at_millis,
+        message=message.message,
+        properties=dict(message.properties),
+    )
+
+
 _DECODERS: dict[Kind, Any] = {
     Kind.CATALOG: catalog_of_message,
     Kind.NAMESPACE: lambda message: NamespaceDef(
@@ -705,4 +748,5 @@ _DECODERS: dict[Kind, Any] = {
     ),
     Kind.PIPELINE: _decode_pipeline,
     Kind.SUBSCRIPTION: _decode_subscription,
+    Kind.TAG: _decode_tag,
 }

@@ -326,4 +326,22 @@ class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unknown: bytes = b""
 
 
-Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef | SubscriptionDef
+class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A tag (FORMAT.md, "Tags and pins"): a name for a version, which stays readable from the copy of its root at
+    `pin_path`. `creator` is the principal of the transaction that made or replaced the tag. From `expire_at_millis` on
+    (epoch milliseconds; 0: never) the tag may be deleted."""
+
+    id: str
+    version: int
+    commit_id: str
+    version_created_at_millis: int
+    pin_path: str
+    creator: str = ""
+    created_at_millis: int = 0
+    expire_at_millis: int = 0
+    message: str = ""
+    properties: dict[str, str] = {}
+    unknown: bytes = b""
+
+
+Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef | SubscriptionDef | TagDef

@@ -53,10 +53,12 @@ from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateSubscription,
     CreateTable,
+    CreateTag,
     CreateView,
     DropNamespace,
     DropSubscription,
     DropTable,
+    DropTag,
     DropView,
     LostVersion,
     Operation,
@@ -64,6 +66,7 @@ from alpheus_journal.model.operations import (
     RegisterTable,
     RenameObject,
     Repair,
+    ReplaceTag,
     ReplaceView,
     RestoreTable,
     Undrop,
@@ -567,6 +570,43 @@ def _decode_drop_subscription(m: Any) -> DropSubscription:
     return DropSubscription(name=m.name)
 
 
+def _encode_create_tag(operation: CreateTag, message: pb.CreateTag) -> None:
+    message.CopyFrom(pb.CreateTag(**msgspec.structs.asdict(operation)))
+
+
+def _decode_create_tag(m: Any) -> CreateTag:
+    return CreateTag(tag_id=m.tag_id, **_tag_fields(m))
+
+
+def _tag_fields(m: Any) -> dict[str, Any]:
+    return {
+        "name": m.name,
+        "version": m.version,
+        "commit_id": m.commit_id,
+        "version_created_at_millis": m.version_created_at_millis,
+        "pin_path": m.pin_path,
+        "expire_at_millis": m.expire_at_millis,
+        "message": m.message,
+        "properties": texts_of(m.properties),
+    }
+
+
+def _encode_replace_tag(operation: ReplaceTag, message: pb.ReplaceTag) -> None:
+    message.CopyFrom(pb.ReplaceTag(**msgspec.structs.asdict(operation)))
+
+
+def _decode_replace_tag(m: Any) -> ReplaceTag:
+    return ReplaceTag(**_tag_fields(m))
+
+
+def _encode_drop_tag(operation: DropTag, message: pb.DropTag) -> None:
+    message.CopyFrom(pb.DropTag(name=operation.name))
+
+
+def _decode_drop_tag(m: Any) -> DropTag:
+    return DropTag(name=m.name)
+
+
 def _encode_claim_subscription(operation: ClaimSubscription, message: pb.ClaimSubscription) -> None:
     message.CopyFrom(pb.ClaimSubscription(**msgspec.structs.asdict(operation)))
 
@@ -761,6 +801,9 @@ CODECS: dict[type[Operation], Codec] = {
     ClaimSubscription: Codec(
         "claim_subscription", _encode_claim_subscription, _decode_claim_subscription, "SUBSCRIPTION_CLAIM"
     ),
+    CreateTag: Codec("create_tag", _encode_create_tag, _decode_create_tag, "TAG_CREATE"),
+    ReplaceTag: Codec("replace_tag", _encode_replace_tag, _decode_replace_tag, "TAG_REPLACE"),
+    DropTag: Codec("drop_tag", _encode_drop_tag, _decode_drop_tag, "TAG_DROP"),
     Repair: Codec("repair", _encode_repair, _decode_repair, "REPAIR"),
     UpgradeCatalog: Codec("upgrade_catalog", _encode_upgrade, _decode_upgrade, "UPGRADE"),
 }

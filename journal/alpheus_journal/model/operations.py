@@ -328,7 +328,7 @@ class DropView(_OnView, frozen=True, kw_only=True, gc=False):
 
 
 class RenameObject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Renames a table or view, perhaps into another namespace, or a pipeline. The object stays the same."""
+    """Renames a table or view, perhaps into another namespace, or a pipeline or tag. The object stays the same."""
 
     kind: Kind
     namespace: str
@@ -434,11 +434,47 @@ class ClaimSubscription(_OnSubscription, frozen=True, kw_only=True, gc=False):
     previous_position_path: str = ""
 
 
+class _OnTag(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    name: str
+
+    @property
+    def target(self) -> ObjectName:
+        return fmt.tag_name(self.name)
+
+
+class SetTag(_OnTag, frozen=True, kw_only=True, gc=False):
+    """The fields that creating and replacing a tag share. They mean the same as in TagDef. The pin was durable before
+    the transaction was sent, and was made of the version by this catalog."""
+
+    version: int
+    commit_id: str
+    version_created_at_millis: int
+    pin_path: str
+    expire_at_millis: int = 0
+    message: str = ""
+    properties: dict[str, str] = {}
+
+
+class CreateTag(SetTag, frozen=True, kw_only=True, gc=False):
+    """Gives a version a name."""
+
+    tag_id: str
+
+
+class ReplaceTag(SetTag, frozen=True, kw_only=True, gc=False):
+    """Gives a tag's name to another version, or new properties to the tag. Its id stays."""
+
+
+class DropTag(_OnTag, frozen=True, kw_only=True, gc=False):
+    pass
+
+
 Operation = (
     CreateCatalog | UpdateCatalog | CancelTransaction | CreateNamespace | UpdateNamespace | DropNamespace
     | CreateTable | RegisterTable | UpdateTable | DropTable | AppendFiles | OverwriteFiles | CommitIceberg
     | RestoreTable | CreateView | ReplaceView | DropView | RenameObject | Undrop | AdvancePipeline
     | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows | Repair | UpgradeCatalog
+    | CreateTag | ReplaceTag | DropTag
 )  # fmt: skip
 
 

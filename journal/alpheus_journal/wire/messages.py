@@ -42,9 +42,12 @@ from alpheus_journal.model.answers import (
     LogEntry,
     Outcome,
     Page,
+    Pin,
+    Pinned,
     SavedTransaction,
     SnapshotPart,
     StoredObject,
+    Tag,
     Timestamp,
     VersionInfo,
 )
@@ -93,6 +96,10 @@ def encode_at(at: At) -> pb.VersionRef:
             return pb.VersionRef(timestamp_millis=at.millis)
         if isinstance(at, Back):
             return pb.VersionRef(back=at.count)
+        if isinstance(at, Tag):
+            return pb.VersionRef(tag=at.name)
+        if isinstance(at, Pinned):
+            return pb.VersionRef(version=at.version, pin=at.pin_path)
         if isinstance(at, Latest):
             return pb.VersionRef(staleness_millis=at.staleness_millis, session_token=at.session_token)
         return pb.VersionRef(version=at)
@@ -101,11 +108,13 @@ def encode_at(at: At) -> pb.VersionRef:
 def decode_at(message: pb.VersionRef) -> At:
     which = message.WhichOneof("ref")
     if which == "version":
-        return message.version
+        return Pinned(message.version, message.pin) if message.pin else message.version
     if which == "timestamp_millis":
         return Timestamp(message.timestamp_millis)
     if which == "back":
         return Back(message.back)
+    if which == "tag":
+        return Tag(message.tag)
     staleness = message.staleness_millis if message.HasField("staleness_millis") else None
     if staleness is None and not message.session_token:
         return None
@@ -137,13 +146,32 @@ def decode_name(message: pb.ObjectName) -> ObjectName:
 
 def encode_version_info(value: VersionInfo) -> pb.ResolveResponse:
     return pb.ResolveResponse(
-        version=value.version, created_at_millis=value.created_at_millis, token=value.token
+        version=value.version,
+        created_at_millis=value.created_at_millis,
+        token=value.token,
+        pin=value.pin_path,
     )
 
 
 def decode_version_info(message: pb.ResolveResponse) -> VersionInfo:
     return VersionInfo(
-        version=message.version, created_at_millis=message.created_at_millis, token=message.token
+        version=message.version,
+        created_at_millis=message.created_at_millis,
+        token=message.token,
+        pin_path=message.pin,
+    )
+
+
+def encode_pin(value: Pin) -> pb.CreatePinResponse:
+    return pb.CreatePinResponse(**msgspec.structs.asdict(value))
+
+
+def decode_pin(message: pb.CreatePinResponse) -> Pin:
+    return Pin(
+        path=message.path,
+        version=message.version,
+        commit_id=message.commit_id,
+        version_created_at_millis=message.version_created_at_millis,
     )
 
 

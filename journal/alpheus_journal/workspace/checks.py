@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
@@ -22,6 +23,7 @@ _NOT_THERE = {
     Kind.TABLE: "no_table",
     Kind.VIEW: "no_view",
     Kind.SUBSCRIPTION: "no_subscription",
+    Kind.TAG: "no_tag",
 }
 
 
@@ -181,6 +183,25 @@ def edit_properties(
     kept = {key: value for key, value in properties.items() if key not in gone} | dict(set_)
     check_properties(kept, what)
     return kept
+
+
+def check_tag_name(name: str) -> None:
+    """Refuse a tag's name that a reader takes for a version's number or time, or for the head. Raises InvalidInput."""
+    reads_as = (
+        "the number of a version"
+        if fmt.reads_as_number(name)
+        else "a time"
+        if fmt.reads_as_time(name)
+        else "the head"
+        if name.lower() in (fmt.LATEST, "head")
+        else ""
+    )
+    if reads_as:
+        raise InvalidInput(
+            f"tag name {name[:80]!r} reads as {reads_as}",
+            kind="bad_name",
+            hint="begin the name with a word, for example release-2026-03",
+        )
 
 
 def refuse_nothing(changes_anything: bool, what: str) -> None:

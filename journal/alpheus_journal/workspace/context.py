@@ -87,6 +87,11 @@ class Context(Protocol):
         ...
 
     @property
+    def principal(self) -> str:
+        """Who commits the transaction, as its header says."""
+        ...
+
+    @property
     def spent(self) -> Spent: ...
 
     @property
@@ -124,6 +129,7 @@ class ExecutionContext(msgspec.Struct, frozen=True):
     brought: dict[str, set[str]] = msgspec.field(default_factory=dict)
     begin_version: int = -1
     checksums: bool = False
+    principal: str = ""
     spent: Spent = msgspec.field(default_factory=Spent)
 
 

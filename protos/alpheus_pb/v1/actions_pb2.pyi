@@ -62,6 +62,10 @@ class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REPAIR: _ClassVar[ActionType]
     PIPELINE_RENAME: _ClassVar[ActionType]
     UPGRADE: _ClassVar[ActionType]
+    TAG_CREATE: _ClassVar[ActionType]
+    TAG_REPLACE: _ClassVar[ActionType]
+    TAG_DROP: _ClassVar[ActionType]
+    TAG_RENAME: _ClassVar[ActionType]
 
 class ChangeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -122,6 +126,10 @@ TABLE_COMPACT: ActionType
 REPAIR: ActionType
 PIPELINE_RENAME: ActionType
 UPGRADE: ActionType
+TAG_CREATE: ActionType
+TAG_REPLACE: ActionType
+TAG_DROP: ActionType
+TAG_RENAME: ActionType
 CHANGE_DELETE: ChangeMode
 CHANGE_UPDATE: ChangeMode
 CHANGE_MERGE: ChangeMode
@@ -228,7 +236,7 @@ class SavedTransaction(_message.Message):
     def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows", "repair", "upgrade_catalog")
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows", "repair", "upgrade_catalog", "create_tag", "replace_tag", "drop_tag")
     CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +263,9 @@ class Operation(_message.Message):
     CHANGE_ROWS_FIELD_NUMBER: _ClassVar[int]
     REPAIR_FIELD_NUMBER: _ClassVar[int]
     UPGRADE_CATALOG_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TAG_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_TAG_FIELD_NUMBER: _ClassVar[int]
+    DROP_TAG_FIELD_NUMBER: _ClassVar[int]
     create_catalog: CreateCatalog
     update_catalog: UpdateCatalog
     create_namespace: CreateNamespace
@@ -281,7 +292,10 @@ class Operation(_message.Message):
     change_rows: ChangeRows
     repair: Repair
     upgrade_catalog: UpgradeCatalog
-    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ..., repair: _Optional[_Union[Repair, _Mapping]] = ..., upgrade_catalog: _Optional[_Union[UpgradeCatalog, _Mapping]] = ...) -> None: ...
+    create_tag: CreateTag
+    replace_tag: ReplaceTag
+    drop_tag: DropTag
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ..., repair: _Optional[_Union[Repair, _Mapping]] = ..., upgrade_catalog: _Optional[_Union[UpgradeCatalog, _Mapping]] = ..., create_tag: _Optional[_Union[CreateTag, _Mapping]] = ..., replace_tag: _Optional[_Union[ReplaceTag, _Mapping]] = ..., drop_tag: _Optional[_Union[DropTag, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
     __slots__ = ("definition",)
@@ -768,6 +782,68 @@ class CreateSubscription(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subscription_id: _Optional[str] = ..., namespaces: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., name_patterns: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[_objects_pb2.ObjectType, str]]] = ..., actions: _Optional[_Iterable[str]] = ..., details: bool = ..., lease_millis: _Optional[int] = ..., next_version: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
 class DropSubscription(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class CreateTag(_message.Message):
+    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TAG_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    PIN_PATH_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    tag_id: str
+    version: int
+    commit_id: str
+    version_created_at_millis: int
+    pin_path: str
+    expire_at_millis: int
+    message: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ReplaceTag(_message.Message):
+    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    PIN_PATH_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    commit_id: str
+    version_created_at_millis: int
+    pin_path: str
+    expire_at_millis: int
+    message: str
+    properties: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class DropTag(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str

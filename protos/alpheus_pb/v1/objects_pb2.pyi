@@ -587,20 +587,37 @@ class InputPosition(_message.Message):
     def __init__(self, table_id: _Optional[str] = ..., version: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class TagDef(_message.Message):
-    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis")
+    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "checksum")
+    class PropertiesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PIN_PATH_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     version: int
     pin_path: str
     creator: str
     created_at_millis: int
     expire_at_millis: int
-    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ...) -> None: ...
+    commit_id: str
+    version_created_at_millis: int
+    message: str
+    properties: _containers.ScalarMap[str, str]
+    checksum: int
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class BranchDef(_message.Message):
     __slots__ = ("id", "fork_version", "fork_pin_path", "root_path", "created_at_millis")

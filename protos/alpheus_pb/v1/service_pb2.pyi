@@ -28,18 +28,22 @@ COMMITTED: OutcomeState
 CANCELLED: OutcomeState
 
 class VersionRef(_message.Message):
-    __slots__ = ("version", "timestamp_millis", "back", "staleness_millis", "session_token")
+    __slots__ = ("version", "timestamp_millis", "back", "tag", "pin", "staleness_millis", "session_token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MILLIS_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
     STALENESS_MILLIS_FIELD_NUMBER: _ClassVar[int]
     SESSION_TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     timestamp_millis: int
     back: int
+    tag: str
+    pin: str
     staleness_millis: int
     session_token: str
-    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., back: _Optional[int] = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., back: _Optional[int] = ..., tag: _Optional[str] = ..., pin: _Optional[str] = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
 
 class GetInfoRequest(_message.Message):
     __slots__ = ()
@@ -78,14 +82,34 @@ class ResolveRequest(_message.Message):
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
-    __slots__ = ("version", "created_at_millis", "token")
+    __slots__ = ("version", "created_at_millis", "token", "pin")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PIN_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at_millis: int
     token: str
-    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+    pin: str
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., pin: _Optional[str] = ...) -> None: ...
+
+class CreatePinRequest(_message.Message):
+    __slots__ = ("at",)
+    AT_FIELD_NUMBER: _ClassVar[int]
+    at: VersionRef
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
+
+class CreatePinResponse(_message.Message):
+    __slots__ = ("path", "version", "commit_id", "version_created_at_millis")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    version: int
+    commit_id: str
+    version_created_at_millis: int
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ...) -> None: ...
 
 class ObjectName(_message.Message):
     __slots__ = ("type", "namespace_name", "name")

@@ -124,6 +124,11 @@ class CatalogStub(object):
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeRequest.SerializeToString,
                 response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeResponse.FromString,
                 _registered_method=True)
+        self.CreatePin = channel.unary_unary(
+                '/alpheus.v1.Catalog/CreatePin',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CreatePinRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CreatePinResponse.FromString,
+                _registered_method=True)
         self.ListSymbols = channel.unary_unary(
                 '/alpheus.v1.Catalog/ListSymbols',
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ListSymbolsRequest.SerializeToString,
@@ -282,6 +287,13 @@ class CatalogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreatePin(self, request, context):
+        """A copy of a version's root, which keeps what the version reaches from the moment of the answer. Commit names it in a tag.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListSymbols(self, request, context):
         """The symbol list: the names of all live objects by kind and namespace, in pages; reloading the list from the tree,
         comparing it with the tree, compacting its journal.
@@ -414,6 +426,11 @@ def add_CatalogServicer_to_server(servicer, server):
                     servicer.Acknowledge,
                     request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeRequest.FromString,
                     response_serializer=alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeResponse.SerializeToString,
+            ),
+            'CreatePin': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePin,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CreatePinRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CreatePinResponse.SerializeToString,
             ),
             'ListSymbols': grpc.unary_unary_rpc_method_handler(
                     servicer.ListSymbols,
@@ -932,6 +949,33 @@ class Catalog(object):
             '/alpheus.v1.Catalog/Acknowledge',
             alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeRequest.SerializeToString,
             alpheus__pb_dot_v1_dot_service__pb2.AcknowledgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/alpheus.v1.Catalog/CreatePin',
+            alpheus__pb_dot_v1_dot_service__pb2.CreatePinRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.CreatePinResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -317,6 +317,22 @@ _CatalogAcknowledgeType = typing_extensions.TypeVar(
     ],
 )
 
+_CatalogCreatePinType = typing_extensions.TypeVar(
+    '_CatalogCreatePinType',
+    grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CreatePinRequest,
+        alpheus_pb.v1.service_pb2.CreatePinResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CreatePinRequest,
+        alpheus_pb.v1.service_pb2.CreatePinResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CreatePinRequest,
+        alpheus_pb.v1.service_pb2.CreatePinResponse,
+    ],
+)
+
 _CatalogListSymbolsType = typing_extensions.TypeVar(
     '_CatalogListSymbolsType',
     grpc.UnaryUnaryMultiCallable[
@@ -413,7 +429,7 @@ _CatalogCheckType = typing_extensions.TypeVar(
     ],
 )
 
-class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogSnapshotType, _CatalogCommitType, _CatalogCommitManyType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogLoadPositionType, _CatalogAcknowledgeType, _CatalogListSymbolsType, _CatalogReloadSymbolsType, _CatalogCheckSymbolsType, _CatalogCompactSymbolsType, _CatalogCheckpointType, _CatalogCheckType]):
+class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogSnapshotType, _CatalogCommitType, _CatalogCommitManyType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogLoadPositionType, _CatalogAcknowledgeType, _CatalogCreatePinType, _CatalogListSymbolsType, _CatalogReloadSymbolsType, _CatalogCheckSymbolsType, _CatalogCompactSymbolsType, _CatalogCheckpointType, _CatalogCheckType]):
     @typing.overload
     def __init__(self: CatalogStub[
         grpc.UnaryUnaryMultiCallable[
@@ -487,6 +503,10 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
         grpc.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.AcknowledgeRequest,
             alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CreatePinRequest,
+            alpheus_pb.v1.service_pb2.CreatePinResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.ListSymbolsRequest,
@@ -589,6 +609,10 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
             alpheus_pb.v1.service_pb2.AcknowledgeResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            alpheus_pb.v1.service_pb2.CreatePinRequest,
+            alpheus_pb.v1.service_pb2.CreatePinResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.ListSymbolsRequest,
             alpheus_pb.v1.service_pb2.ListSymbolsResponse,
         ],
@@ -664,6 +688,9 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
     """Durable subscriptions: reading and writing the position of an epoch. Commit creates and claims their entries."""
 
     Acknowledge: _CatalogAcknowledgeType
+
+    CreatePin: _CatalogCreatePinType
+    """A copy of a version's root, which keeps what the version reaches from the moment of the answer. Commit names it in a tag."""
 
     ListSymbols: _CatalogListSymbolsType
     """The symbol list: the names of all live objects by kind and namespace, in pages; reloading the list from the tree,
@@ -754,6 +781,10 @@ CatalogAsyncStub: typing_extensions.TypeAlias = CatalogStub[
     grpc.aio.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.AcknowledgeRequest,
         alpheus_pb.v1.service_pb2.AcknowledgeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        alpheus_pb.v1.service_pb2.CreatePinRequest,
+        alpheus_pb.v1.service_pb2.CreatePinResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.ListSymbolsRequest,
@@ -922,6 +953,14 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         request: alpheus_pb.v1.service_pb2.AcknowledgeRequest,
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.AcknowledgeResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.AcknowledgeResponse]]: ...
+
+    @abc.abstractmethod
+    def CreatePin(
+        self,
+        request: alpheus_pb.v1.service_pb2.CreatePinRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[alpheus_pb.v1.service_pb2.CreatePinResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CreatePinResponse]]:
+        """A copy of a version's root, which keeps what the version reaches from the moment of the answer. Commit names it in a tag."""
 
     @abc.abstractmethod
     def ListSymbols(

@@ -18,7 +18,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.log import leases
+from alpheus_journal.log import copies, leases
 from alpheus_journal.log.leases import (
     Copy,
     Found,
@@ -107,7 +107,7 @@ async def test_what_a_lease_holds_is_what_is_read_back(digits: int) -> None:
     assert (copy.version, copy.commit_id, copy.root) == (1, root.commit_id, root.node)
     assert (copy.catalog_def, copy.created_at_millis) == (root.catalog_def, root.created_at_millis)
     assert decode_node(data, path, root=True, size_max=1 << 20).actions == ()
-    snapshot = await leases.snapshot_of(copy, lake.storage, journal.keys)
+    snapshot = await copies.snapshot_of(copy, lake.storage, journal.keys)
     assert list((await snapshot.names(Kind.NAMESPACE)).names) == await names_at(journal, 1)
 
 
@@ -196,7 +196,7 @@ async def test_a_version_that_expires_under_its_lease_is_read_from_the_copy() ->
     held = await take_one(lake, time, log)
     await lake.expire(below=3)
     await raises(Expired, journal.list(1, Kind.NAMESPACE))
-    snapshot = await leases.snapshot_of(held.lease.copy, lake.storage, journal.keys)
+    snapshot = await copies.snapshot_of(held.lease.copy, lake.storage, journal.keys)
     assert list((await snapshot.names(Kind.NAMESPACE)).names) == before
     loaded = await snapshot.load([fmt.namespace_name(name) for name in before])
     assert all(stored is not None and stored.damage is None for stored in loaded)
