@@ -128,7 +128,9 @@ def _parse_tag(name: str) -> Tag:
         ) from None
 
 
-_WHEN_HINT = "give a version number (-1 is the newest), a time with a zone such as 2026-03-01T12:00:00Z, or a tag's name"
+_WHEN_HINT = (
+    "give a version number (-1 is the newest), a time such as 2026-03-01T12:00:00Z, or the name of a tag"
+)
 
 
 def texts(what: str, values: Mapping[str, str] | None) -> dict[str, str]:
