@@ -61,6 +61,8 @@ POINTS: dict[str, str] = {
     "lease.written": "a lease is stored, and its version was not read again yet",
     "lease.renew": "a lease is about to be rewritten",
     "lease.release": "a lease is about to be deleted",
+    # pins.py
+    "pin.written": "a pin is stored, and its version was not read again yet",
     # symbols.py
     "symbols.compact": "a compaction has its input, in a separate thread",
     "symbols.compacted": "a new base is made, and not in its place yet",

@@ -26,9 +26,9 @@ from alpheus_journal.failpoints import POINTS
 DRIVER = Path(__file__).parent / "drivers" / "kill_points_driver.py"
 ROOT = DRIVER.parents[3]
 
-LEASES = [name for name in POINTS if name.startswith("lease.")]
-"""Failpoints of readers, tested in test_lease_faults.py."""
-ELSEWHERE = {*UPKEEP, *LEASES}
+COPIES = [name for name in POINTS if name.startswith(("lease.", "pin."))]
+"""Failpoints of copies of roots, tested in test_lease_faults.py and test_pins.py."""
+ELSEWHERE = {*UPKEEP, *COPIES}
 LIBRARY = [name for name in POINTS if not name.startswith(("writer.", "watch.")) and name not in ELSEWHERE]
 DAEMON = [name for name in POINTS if name.startswith(("writer.", "watch."))]
 DAEMON_TOO = ["commit.root_answered", "hint.put"]

@@ -1,4 +1,6 @@
-"""Pins: copies of roots, which keep what their versions reach as long as a tag names them (FORMAT.md, "Tags and pins").
+"""Pins: copies of roots, which keep what their versions reach as long as a tag names them.
+
+FORMAT.md, "Tags and pins", says in which order a pin is made.
 """
 
 from __future__ import annotations
@@ -6,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt, NotFound
 from alpheus_journal.log.copies import Copy, copy_in, copy_of, verify_kept
@@ -52,6 +55,7 @@ async def create_pin(log: Log, version: int, *, new_id: Callable[[], str]) -> tu
     path = fmt.pin_path(new_id())
     await log.storage.put(path, encode_pin(copy, log.catalog_id))
     try:
+        await failpoints.reached("pin.written")
         await verify_kept(log, copy)
     except BaseException:
         with contextlib.suppress(AlpheusError):

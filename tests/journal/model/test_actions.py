@@ -53,10 +53,12 @@ from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateSubscription,
     CreateTable,
+    CreateTag,
     CreateView,
     DropNamespace,
     DropSubscription,
     DropTable,
+    DropTag,
     DropView,
     Effect,
     LostVersion,
@@ -66,6 +68,7 @@ from alpheus_journal.model.operations import (
     RegisterTable,
     RenameObject,
     Repair,
+    ReplaceTag,
     ReplaceView,
     RestoreTable,
     Undrop,
@@ -362,6 +365,12 @@ ONE_OF_EACH: tuple[Operation, ...] = (
     ChangeRows(namespace="a", name="t", table_id=ID, base_sequence=1, mode=ChangeMode.MERGE, segments=(SEGMENT,)),
     Repair(head_version=3, lost=(LostVersion(version=2, commit_id=ID, known_from="x"),)),
     UpgradeCatalog(revision=2),
+    CreateTag(
+        name="g", tag_id=ID, version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", expire_at_millis=5,
+        message="m", properties={"k": "v"},
+    ),
+    ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p"),
+    DropTag(name="g"),
 )  # fmt: skip
 
 

@@ -247,7 +247,7 @@ def test_what_a_newer_release_wrote_is_refused_not_dropped() -> None:
         decode_definition(Kind.CATALOG, catalog.SerializeToString(), "def/c")
     assert (caught.value.kind, caught.value.path) == ("newer_format", "def/c")
     with pytest.raises(InvalidInput):
-        decode_definition(Kind.TAG, b"", "def/t")
+        decode_definition(Kind.BRANCH, b"", "def/b")
 
 
 @pytest.mark.parametrize("field", ["order", "namespace_name_max_size_bytes", "node_file_max_size_bytes"])

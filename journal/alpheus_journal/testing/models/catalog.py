@@ -21,6 +21,7 @@ from alpheus_journal.model.definitions import (
     Segment,
     SubscriptionDef,
     TableDef,
+    TagDef,
     ViewDef,
 )
 from alpheus_journal.model.operations import (
@@ -34,16 +35,19 @@ from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateSubscription,
     CreateTable,
+    CreateTag,
     CreateView,
     DropNamespace,
     DropSubscription,
     DropTable,
+    DropTag,
     DropView,
     Operation,
     OverwriteFiles,
     RegisterTable,
     RenameObject,
     Repair,
+    ReplaceTag,
     ReplaceView,
     RestoreTable,
     Transaction,
@@ -62,9 +66,9 @@ from alpheus_journal.tree.node import encode_tombstone
 Model = dict[str, object]
 """The content of a catalog as plain values, by `str(object name)`; see `apply_to_model`.
 
-The values are: properties for the catalog and namespaces, `ModelTable`, `ModelView` and `ModelSubscription`, and for a
-pipeline the last transaction of each job. In addition, `id namespace n` has the id of a namespace, and `bound ns.name`
-the views bound to an object, if there are any.
+The values are: properties for the catalog and namespaces, `ModelTable`, `ModelView`, `ModelSubscription`, `ModelTag`,
+and for a pipeline the last transaction of each job. In addition, `id namespace n` has the id of a namespace, and
+`bound ns.name` the views bound to an object, if there are any.
 """
 
 
@@ -92,6 +96,13 @@ class ModelSubscription(NamedTuple):
     holder: str = ""
     position_path: str = ""
     next_version: int = 0
+
+
+class ModelTag(NamedTuple):
+    id: str
+    version: int
+    pin_path: str
+    message: str = ""
 
 
 Past = Mapping[int, Model]
@@ -122,6 +133,8 @@ def _apply(model: Model, operation: Operation, transaction_id: str, past: Past |
             _advance(model, operation, transaction_id)
         case CreateSubscription() | ClaimSubscription() | DropSubscription():
             _apply_to_subscription(model, operation)
+        case CreateTag() | ReplaceTag() | DropTag():
+            _apply_to_tag(model, operation)
         case CancelTransaction() | Repair():
             pass
         case AppendFiles() | OverwriteFiles() | ChangeRows() | CommitIceberg():
@@ -195,7 +208,7 @@ def _apply_to_any(model: Model, operation: ReplaceView | RenameObject) -> None:
         return
     assert name in model, f"no {name}"
     new_name = str(operation.new_target)
-    if operation.kind is Kind.PIPELINE:
+    if operation.kind in (Kind.PIPELINE, Kind.TAG):
         assert new_name not in model, f"{new_name} is there"
     else:
         _check_vacant(model, operation.new_namespace, operation.new_name)
@@ -238,6 +251,20 @@ def _apply_to_subscription(
                 operation.next_version,
             )
         case DropSubscription():
+            del model[name]
+
+
+def _apply_to_tag(model: Model, operation: CreateTag | ReplaceTag | DropTag) -> None:
+    name = str(operation.target)
+    match operation:
+        case CreateTag():
+            assert name not in model, f"{name} is there"
+            model[name] = ModelTag(operation.tag_id, operation.version, operation.pin_path, operation.message)
+        case ReplaceTag():
+            found = model[name]
+            assert isinstance(found, ModelTag)
+            model[name] = ModelTag(found.id, operation.version, operation.pin_path, operation.message)
+        case DropTag():
             del model[name]
 
 
@@ -403,21 +430,21 @@ def _add_sums(rows: tuple[int, int, int], segments: Sequence[Segment], sign: int
 
 async def model_of(access: Access, at: At = None) -> Model:
     """Return the model of a stored catalog, read through its public calls."""
-    version = (await access.resolve(at)).version
+    at = (await access.resolve(at)).reference
     names: list[ObjectName] = [fmt.CATALOG]
-    for kind in (Kind.NAMESPACE, Kind.PIPELINE, Kind.SUBSCRIPTION):
-        page = await access.list(version, kind)
+    for kind in (Kind.NAMESPACE, Kind.PIPELINE, Kind.SUBSCRIPTION, Kind.TAG):
+        page = await access.list(at, kind)
         assert not page.more
         names += [
             ObjectName(kind, n) if kind is Kind.NAMESPACE else ObjectName(kind, "", n) for n in page.names
         ]
     for namespace in [name.namespace for name in names if name.kind is Kind.NAMESPACE]:
         for kind in (Kind.TABLE, Kind.VIEW):
-            page = await access.list(version, kind, namespace=namespace)
+            page = await access.list(at, kind, namespace=namespace)
             assert not page.more
             names += [ObjectName(kind, namespace, inside) for inside in page.names]
     model: Model = {}
-    for name, stored in zip(names, (await access.load(version, names)).objects, strict=True):
+    for name, stored in zip(names, (await access.load(at, names)).objects, strict=True):
         assert stored is not None, f"{name} is listed and not there"
         definition = decode_definition(name.kind, stored.definition, stored.path)
         if isinstance(definition, TableDef | ViewDef) and definition.bound_views:
@@ -448,6 +475,10 @@ async def model_of(access: Access, at: At = None) -> Model:
                     definition.holder,
                     definition.position_path,
                     definition.next_version,
+                )
+            case TagDef():
+                model[str(name)] = ModelTag(
+                    definition.id, definition.version, definition.pin_path, definition.message
                 )
             case NamespaceDef():
                 model[str(name)] = definition.properties

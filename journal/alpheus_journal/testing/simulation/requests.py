@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
+from alpheus_journal.errors import AlreadyExists, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.pins import create_pin
+from alpheus_journal.log.versions import Log
 from alpheus_journal.model.definitions import PartitionField, SortField
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
     CreateNamespace,
     CreateTable,
+    CreateTag,
     DropTable,
+    DropTag,
     Operation,
     OverwriteFiles,
     Read,
+    RenameObject,
+    ReplaceTag,
     Transaction,
     Undrop,
     Writer,
@@ -53,6 +60,8 @@ WRITER_RATE = 0.6
 _KEYS_COUNT = 6
 _UNDROP_RATE = 0.3
 """The share of undrops among operations if an object was dropped since a version that the client knows."""
+_TAG_RATE = 0.04
+"""The share of changes of tags among operations without rows."""
 _WRITERS = ("w0", "w1", "w2")
 _NAMESPACES = ("a", "b", "ü-é")
 _NAMES = ("x", "y", "名𝄞")
@@ -235,6 +244,10 @@ class Requests:
         if rng.random() < self._names_fresh_rate:
             name = f"n{rng.randrange(40)}"
             return CreateNamespace(name=name, namespace_id=self._identities.uuid4())
+        if past and random.Random(f"tag {transaction_id}").random() < _TAG_RATE:
+            tag = await self._tag(model, past, transaction_id)
+            if tag is not None:
+                return tag
         if rng.random() < _UNDROP_RATE:
             undrop = self._undrop(model, past)
             if undrop is not None:
@@ -265,6 +278,35 @@ class Requests:
             new_namespace=namespace,
             new_name=name,
         )
+
+    async def _tag(self, model: Model, past: Past, transaction_id: str) -> Operation | None:
+        """Change one of two tags. A new or replaced tag names a version that the client knows, and has a pin."""
+        rng = random.Random(
+            transaction_id
+        )  # of its own, so that the other operations of a seed do not change
+        name, version = rng.choice("tu"), rng.choice(sorted(past))
+        tag = model.get(f"tag {name}")
+        if tag is not None and rng.random() < 0.3:
+            return DropTag(name=name)
+        if tag is not None and rng.random() < 0.3:
+            other = rng.choice("tuv")
+            return RenameObject(kind=Kind.TAG, namespace="", name=name, new_namespace="", new_name=other)
+        try:
+            log = Log(self._storage, digits=32)
+            path, copy = await create_pin(log, version, new_id=self._identities.uuid4)
+        except (Corrupt, Expired, NotFound):  # a disaster took the version away
+            return None
+        fields: dict[str, Any] = {
+            "name": name,
+            "version": version,
+            "commit_id": copy.commit_id,
+            "version_created_at_millis": copy.created_at_millis,
+            "pin_path": path,
+            "message": str(rng.randrange(9)),
+        }
+        if tag is None:
+            return CreateTag(tag_id=self._identities.uuid4(), **fields)
+        return ReplaceTag(**fields)
 
     async def _rows(self, model: Model, transaction_id: str) -> Operation | None:
         rng = self._rng

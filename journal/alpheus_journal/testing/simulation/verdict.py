@@ -18,7 +18,7 @@ from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import Change, CheckSummary, Event
+from alpheus_journal.model.answers import Change, CheckSummary, Event, Tag
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.operations import (
@@ -33,7 +33,7 @@ from alpheus_journal.model.operations import (
     Undrop,
 )
 from alpheus_journal.storage import Storage
-from alpheus_journal.testing.models.catalog import Model, ModelTable, model_of
+from alpheus_journal.testing.models.catalog import Model, ModelTable, ModelTag, model_of
 from alpheus_journal.testing.models.tables import Meant, Row
 from alpheus_journal.testing.simulation.history import (
     LINEARIZABLE_CLIENTS_MAX,
@@ -130,6 +130,7 @@ class Evidence:
         assert canonical(past[stored.head.version]) == canonical(last), (
             "the recorded operations give another catalog"
         )
+        await self._judge_tags(stored, last, past)
         linearized = self._judge_history(log, past)
         committed = [recorded for event in log for recorded in event.transactions]
         return Verdict(
@@ -163,6 +164,15 @@ class Evidence:
                 refusal = error
             assert refusal is not None, f"version {expired - 1} has a tombstone and is read"
             assert refusal.oldest == expired
+
+    async def _judge_tags(self, journal: Journal, last: Model, past: Mapping[int, Model]) -> None:
+        """Check that each tag reads as its version was, also where the version has expired."""
+        for key, tag in last.items():
+            if isinstance(tag, ModelTag):
+                found = await model_of(journal, Tag(key.removeprefix("tag ")))
+                assert canonical(found) == canonical(past[tag.version]), (
+                    f"{key} is not as version {tag.version}"
+                )
 
     def _judge_answers(self, log: Sequence[Event]) -> None:
         """Check that every id committed at most once, and as the answers say."""
