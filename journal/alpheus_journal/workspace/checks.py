@@ -10,6 +10,7 @@ from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import Definition, Reference, TableDef, ViewDef
+from alpheus_journal.urls import redact_input
 from alpheus_journal.workspace.context import Changes
 from alpheus_journal.workspace.workspace import Workspace, definition_of
 
@@ -186,7 +187,8 @@ def edit_properties(
 
 
 def check_tag_name(name: str) -> None:
-    """Refuse a tag's name that a reader takes for a version's number or time, or for the head. Raises InvalidInput."""
+    """Refuse a tag's name that a reader takes for a version's number or time, for the head, or for a URL with a secret.
+    Raises InvalidInput."""
     reads_as = (
         "the number of a version"
         if fmt.reads_as_number(name)
@@ -194,11 +196,13 @@ def check_tag_name(name: str) -> None:
         if fmt.reads_as_time(name)
         else "the head"
         if name.lower() in (fmt.LATEST, "head")
+        else "a URL with a secret"
+        if redact_input(name) != name
         else ""
     )
     if reads_as:
         raise InvalidInput(
-            f"tag name {name[:80]!r} reads as {reads_as}",
+            f"tag name {redact_input(name)[:80]!r} reads as {reads_as}",
             kind="bad_name",
             hint="begin the name with a word, for example release-2026-03",
         )
