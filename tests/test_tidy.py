@@ -41,7 +41,7 @@ MAY_IMPORT = {
 
 GROUND = {
     "alpheus_journal": "errors format clock data_roots failpoints mmap_file urls",
-    "alpheus_daemon": "config",
+    "alpheus_daemon": "config tag_rules",
     "alpheus": "models model_conversions errors closing display callables",
 }
 """Modules that every room of their package may import. They do not import each other in a ring."""
@@ -69,10 +69,11 @@ ARROWS = {
     },
     "alpheus_daemon": {
         "__main__": "main",
-        "main": "gauges instrumented maintenance serve telemetry",
-        "gauges": "instrumented maintenance serve telemetry",
+        "main": "gauges instrumented maintenance serve tag_upkeep telemetry",
+        "gauges": "instrumented maintenance serve tag_upkeep telemetry",
         "instrumented": "serve telemetry",
-        "maintenance": "telemetry",
+        "maintenance": "tag_upkeep telemetry",
+        "tag_upkeep": "telemetry",
         "serve": "telemetry",
         "telemetry": "",
     },

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from alpheus_daemon.tag_rules import parse_rules
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.urls import redact_url
@@ -213,6 +214,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             description="Tree nodes and definitions read per second to compare a loaded checkpoint with the tree.",
         ),
     ] = 500
+    tag_rules: Annotated[
+        str,
+        Meta(
+            description='Tags to make by the calendar, such as "daily keep=30 zone=Europe/Berlin; weekly"; empty: none.'
+        ),
+    ] = ""
     keepalive_seconds: Annotated[
         float, Meta(ge=1, le=3600, description="Time between pings of a silent connection.")
     ] = 30.0
@@ -263,6 +270,7 @@ RELOADABLE = frozenset(
         "checkpoint_minutes",
         "drift_check_seconds",
         "comparison_reads_per_second",
+        "tag_rules",
         "shutdown_grace_seconds",
     }
 )
@@ -440,6 +448,10 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             f"{config.cache_dir!r} is not a folder",
             "make the folder, or leave the setting out",
         )
+    try:
+        parse_rules(config.tag_rules)
+    except InvalidInput as error:
+        raise _bad(origin("tag_rules"), error.message, error.hint) from None
     _check_listeners(config, origins)
     if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
         raise _bad(

@@ -9,6 +9,7 @@ from alpheus_daemon.maintenance import Maintenance
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
 from alpheus_daemon.serve.writer import Writer
+from alpheus_daemon.tag_upkeep import TagUpkeep
 from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal, software_version
@@ -22,6 +23,7 @@ def register_gauges(
     hub: Hub,
     service: CatalogService,
     maintenance: Maintenance,
+    tags: TagUpkeep,
 ) -> None:
     """Register every number that the parts of a daemon know anyway."""
     metrics.gauge(
@@ -35,6 +37,12 @@ def register_gauges(
     _add_load(metrics, writer, service)
     _add_subscribers(metrics, journal, hub)
     _add_maintenance(metrics, journal, maintenance)
+    metrics.counter("alpheus_tags_made_total", "Tags made by a rule.", lambda: tags.made_count)
+    metrics.counter(
+        "alpheus_tags_deleted_total",
+        "Tags deleted because their time was over, or because a rule keeps no more.",
+        lambda: tags.deleted_count,
+    )
     if isinstance(journal.storage, TimedStorage):
         outage = journal.storage.outage
         metrics.gauge(

@@ -41,12 +41,14 @@ from alpheus_daemon.serve.server import Server
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer
+from alpheus_daemon.tag_rules import parse_rules
+from alpheus_daemon.tag_upkeep import TagUpkeep
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_daemon.telemetry.metrics import Health, Metrics, expose
 from alpheus_daemon.telemetry.supervision import Notifier, Pulse
 from alpheus_daemon.telemetry.tracing import Tracer, open_tracer
-from alpheus_journal.clock import claimed_principal
+from alpheus_journal.clock import RandomIdentities, SystemClock, claimed_principal
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal, software_version
 from alpheus_journal.storage import open_storage
@@ -228,10 +230,14 @@ async def running(
     hub = Hub(journal, **_hub_bounds(config), sole_writer=config.sole_writer)
     service = _service(config, journal, writer, hub, metrics, tracer)
     poller = Poller(journal, **_poller_bounds(config))
-    maintenance = Maintenance(journal, **_maintenance_bounds(config))
+    clock = SystemClock()
+    tags = TagUpkeep(journal, writer.submit, clock, RandomIdentities(clock), principal=claimed_principal())
+    tags.follow(parse_rules(config.tag_rules))
+    live.follow(lambda changed: tags.follow(parse_rules(changed.tag_rules)))
+    maintenance = Maintenance(journal, tags=tags, **_maintenance_bounds(config))
     _follow(live, journal, writer, hub, service, poller, maintenance)
 
-    register_gauges(metrics, journal, writer, hub, service, maintenance)
+    register_gauges(metrics, journal, writer, hub, service, maintenance, tags)
     server = Server(service, config)
     address = await asyncio.to_thread(server.bind)
     async with asyncio.TaskGroup() as tasks:

@@ -9,6 +9,7 @@ One task does all of it, and nothing waits for this task.
   it and the last one would have fitted into the remaining time; a thread still at work is waited for.
 - Drift check: every `drift_check_seconds`, compare nine ranges of memory with the tree. After a commit also compare
   one random version of the index with its root. A sole writer looks for versions of other writers.
+- Tags: every minute, delete the tags whose time is over, and make and delete tags by the rules (`tag_upkeep`).
 - Healing: whenever memory was invalidated or lost, rebuild it. Then a checkpoint is due.
 
 All intervals vary by a tenth, so that daemons on one catalog do not write together; when they do, the better cover
@@ -25,6 +26,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from alpheus_daemon.tag_upkeep import TagUpkeep
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired
 from alpheus_journal.log.index import MEMORY_ENTRIES_MAX, Index
@@ -54,6 +56,8 @@ STOP_HASTE = 1.5
 """At the end a job runs only if this many times the duration of its last run fits into the remaining time."""
 DRIFT_RANGES = 4
 REFUSED_MAX = 1000
+TAGS_SECONDS = 60.0
+"""The time between looks for tags that are due."""
 
 
 class Maintained(Protocol):
@@ -164,6 +168,7 @@ class Maintenance:
         checkpoint_minutes: float,
         drift_check_seconds: float,
         comparison_reads_per_second: int = 500,
+        tags: TagUpkeep | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         randomness: random.Random | None = None,
     ) -> None:
@@ -179,6 +184,8 @@ class Maintenance:
         self.index_runs = Job("index_run", self._write_index, monotonic, self._dice)
         self.drift_checks = Job("drift_check", self._check_drift, monotonic, self._dice)
         self.comparisons = Job("comparison", self._compare, monotonic, self._dice)
+        self._upkeep = tags
+        self.tags = Job("tags", self._keep_tags, monotonic, self._dice)
         self.healings = Job("healing", self._rebuild, monotonic, self._dice)
         self._index_drifts_count = 0
         self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
@@ -203,7 +210,14 @@ class Maintenance:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        return self.checkpoints, self.index_runs, self.drift_checks, self.comparisons, self.healings
+        return (
+            self.checkpoints,
+            self.index_runs,
+            self.drift_checks,
+            self.comparisons,
+            self.tags,
+            self.healings,
+        )
 
     @property
     def drifts_count(self) -> int:
@@ -233,6 +247,8 @@ class Maintenance:
             await drift.attempt(head)
         if replay.needs_rebuild and self.healings.may_run:  # whether or not the checks succeed
             await self.healings.attempt(head)
+        if self._upkeep is not None and self.tags.has_waited(TAGS_SECONDS) and self.tags.may_run:
+            await self.tags.attempt(head)
         self._is_checkpoint_due |= replay.lacks_checkpoint and self._is_large()
         is_wanted = self._is_checkpoint_due or self._is_due(self.checkpoints)
         if self.checkpoints.may_run and is_wanted and not replay.is_unverified:
@@ -321,6 +337,10 @@ class Maintenance:
     async def _compare(self) -> None:
         """Compare the next part of the loaded checkpoint with the tree."""
         await self._journal.replay.verify(self._comparison_reads)
+
+    async def _keep_tags(self) -> None:
+        assert self._upkeep is not None
+        await self._upkeep.work()
 
     async def _rebuild(self) -> None:
         """Bring memory back after it was dropped because it differs, or lost."""

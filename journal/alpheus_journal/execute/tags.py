@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
-from alpheus_journal.errors import AlreadyExists, Corrupt, InvalidInput
+from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import CatalogDef, TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, ReplaceTag, SetTag
@@ -86,7 +86,19 @@ def _set_tag(
 
 
 def drop_tag(workspace: Workspace, operation: DropTag, context: Context) -> Executed:
-    require(workspace, fmt.check_object_name(operation.target, context.keys))
+    name = fmt.check_object_name(operation.target, context.keys)
+    stored = require(workspace, name)
+    if operation.expected_pin_path:
+        definition = decode_as(name, stored, TagDef)
+        if definition.pin_path != operation.expected_pin_path:
+            raise Conflict(
+                f"{name} was replaced, and names version {definition.version}",
+                kind="object_changed",
+                mine=f"drop {name}",
+                theirs=f"replace {name}",
+                retryable=True,
+                hint="look at the tag again, and drop it if you still want to",
+            )
     return simple_change(workspace, operation, context, None)
 
 

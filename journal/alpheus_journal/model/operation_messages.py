@@ -600,11 +600,11 @@ def _decode_replace_tag(m: Any) -> ReplaceTag:
 
 
 def _encode_drop_tag(operation: DropTag, message: pb.DropTag) -> None:
-    message.CopyFrom(pb.DropTag(name=operation.name))
+    message.CopyFrom(pb.DropTag(name=operation.name, expected_pin_path=operation.expected_pin_path))
 
 
 def _decode_drop_tag(m: Any) -> DropTag:
-    return DropTag(name=m.name)
+    return DropTag(name=m.name, expected_pin_path=m.expected_pin_path)
 
 
 def _encode_claim_subscription(operation: ClaimSubscription, message: pb.ClaimSubscription) -> None:

@@ -466,7 +466,9 @@ class ReplaceTag(SetTag, frozen=True, kw_only=True, gc=False):
 
 
 class DropTag(_OnTag, frozen=True, kw_only=True, gc=False):
-    pass
+    """Drops a tag. With `expected_pin_path`, only if the tag was not replaced: it still has this pin."""
+
+    expected_pin_path: str = ""
 
 
 Operation = (

@@ -844,10 +844,12 @@ class ReplaceTag(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DropTag(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "expected_pin_path")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_PIN_PATH_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    expected_pin_path: str
+    def __init__(self, name: _Optional[str] = ..., expected_pin_path: _Optional[str] = ...) -> None: ...
 
 class ClaimSubscription(_message.Message):
     __slots__ = ("name", "subscription_id", "expected_epoch", "expected_position_path", "holder", "position_path", "next_version", "token", "previous_position_path")

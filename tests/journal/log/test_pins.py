@@ -376,6 +376,19 @@ async def test_of_two_creators_of_one_name_one_succeeds() -> None:
     assert not isinstance(refused[0], Conflict) or not refused[0].retryable
 
 
+async def test_a_drop_that_expects_a_pin_spares_a_tag_that_was_replaced() -> None:
+    lake, journal = await tagged_lake()
+    pin = await create(lake, journal, 1)
+    drop = DropTag(name="v", expected_pin_path=pin.path)
+    await lake.commit(journal, ReplaceTag(**set_to(await journal.create_pin(2))))
+    conflict = await raises(Conflict, lake.commit(journal, drop), kind="object_changed")
+    assert conflict.retryable
+    assert (await tag(journal)).version == 2
+    now = (await tag(journal)).pin_path
+    await lake.commit(journal, DropTag(name="v", expected_pin_path=now))
+    assert not (await journal.list(None, Kind.TAG)).names
+
+
 async def test_a_replacement_conflicts_with_a_replacement() -> None:
     lake, journal = await tagged_lake()
     await create(lake, journal, 1)

@@ -195,7 +195,7 @@ OPERATIONS = (
     ReplaceTag(
         name="v1", version=8, commit_id=UUID, version_created_at_millis=9, pin_path=f"pin/{UUID}.arrow"
     ),
-    DropTag(name="v1"),
+    DropTag(name="v1", expected_pin_path=f"pin/{UUID}.arrow"),
     RenameObject(kind=Kind.TAG, namespace="", name="v1", new_namespace="", new_name="v2"),
     ClaimSubscription(
         name="mail",
