@@ -94,6 +94,8 @@ PROGRESS_VERSIONS_MAX = 1000
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
 SESSIONS_KNOWN_MAX = 1000
+TAGS_LOOKED_AT_MAX = 1000
+"""The tags that are looked at for the one to name in an error."""
 
 
 @cache
@@ -390,7 +392,11 @@ class Journal:
             return VersionInfo(
                 version=head.version, created_at_millis=head.created_at_millis, token=head.token
             )
-        root = await self.follower.root(version)
+        try:
+            root = await self.follower.root(version)
+        except Expired as error:
+            await self._name_nearest_tag(error, version)
+            raise
         return VersionInfo(
             version=version,
             created_at_millis=root.created_at_millis,
@@ -411,6 +417,22 @@ class Journal:
         await self._head_for(version)
         return version
 
+    async def _name_nearest_tag(self, error: Expired, version: int) -> None:
+        """Name in the error the tag whose version is nearest to the expired version, if the catalog has tags."""
+        with contextlib.suppress(Corrupt):  # the expired version is the answer, whatever the head is like
+            nearest: TagDef | None = None
+            page = await self.list(self.head.version, Kind.TAG, limit=TAGS_LOOKED_AT_MAX)
+            loaded = await self.load(self.head.version, [fmt.tag_name(name) for name in page.names])
+            for name, stored in zip(page.names, loaded.objects, strict=True):
+                assert stored is not None
+                tag = decode_definition(Kind.TAG, stored.definition, stored.path)
+                assert isinstance(tag, TagDef)
+                if nearest is None or abs(tag.version - version) < abs(nearest.version - version):
+                    nearest, error.hint = (
+                        tag,
+                        f"{error.hint.partition(';')[0]}; tag {name} names version {tag.version}",
+                    )
+
     async def _load_tag(self, name: str) -> TagDef:
         """Load a tag at the head. Raises NotFound (`no_tag`)."""
         key = fmt.check_object_name(fmt.tag_name(name), self.keys)
@@ -428,8 +450,9 @@ class Journal:
         version = await self._version_of(at)
         try:
             return await self.follower.snapshot(version)
-        except Expired:
+        except Expired as error:
             if not isinstance(at, Pinned):
+                await self._name_nearest_tag(error, version)
                 raise
         copy = await read_pin(self.follower.log, at.pin_path)
         if copy.version != version:

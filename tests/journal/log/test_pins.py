@@ -168,6 +168,24 @@ async def test_a_version_that_expires_under_its_tag_is_read_from_the_pin() -> No
     assert not found
 
 
+async def test_the_error_for_an_expired_version_names_the_nearest_tag() -> None:
+    lake, journal = await tagged_lake(6)
+    await create(lake, journal, 1, "first")
+    await create(lake, journal, 5, "fifth")
+    await lake.expire(below=7)
+    for ask in (names_at(journal, 2), journal.resolve(2), journal.load(2, [])):
+        error = await raises(Expired, ask)
+        assert error.hint == "the oldest version that is kept is 7; tag first names version 1"
+    error = await raises(Expired, names_at(journal, 4))
+    assert error.hint.endswith("; tag fifth names version 5")
+    assert error.oldest == 7
+    (stored,) = (await journal.load(None, [fmt.tag_name("first")])).objects
+    assert stored is not None
+    await lake.storage.delete(stored.path)
+    error = await raises(Expired, names_at(await lake.open(), 4))
+    assert error.hint == "the oldest version that is kept is 7"
+
+
 async def test_a_page_after_a_page_of_an_expired_version() -> None:
     lake, journal = await tagged_lake(7)
     pin = await create(lake, journal, 6)
