@@ -85,7 +85,8 @@ from alpheus_journal.clock import claimed_principal
 from alpheus_journal.errors import Conflict, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import Loaded, Page
+from alpheus_journal.model.answers import At, Loaded, Page
+from alpheus_journal.model.answers import Tag as TagName
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.urls import redact_url
 
@@ -155,7 +156,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         return (await self._session.resolve(self._session.recent)).version
 
     async def properties(self, at: When = None) -> dict[str, str]:
-        """Return the catalog's own properties at a version or time; None means now. Raises what `at` raises."""
+        """Return the catalog's own properties at a version, tag or time; None means now. Raises what `at` raises."""
         if at is None:
             return await super().properties()
         return await (await self.at(at)).properties()
@@ -163,8 +164,9 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     async def at(
         self, when: When, branch: str | None = None, lease: bool | float | None = False
     ) -> AsyncSnapshot:
-        """Return a snapshot of the catalog at a version or time. The version is pinned, so all reads of the snapshot
-        agree. Raises NotFound (`no_version`) above the head, and Expired below the oldest kept version.
+        """Return a snapshot of the catalog at a version, tag or time. The version is pinned, so all reads of the
+        snapshot agree. Raises NotFound (`no_version`) above the head, NotFound (`no_tag`), and Expired below the oldest
+        kept version. A tag is read for as long as it exists, also when its version has expired.
 
         `lease` keeps the files of the version from collection, even when the version expires meanwhile. It is a file
         on storage that this client renews in the background until the snapshot or this catalog is closed:
@@ -178,7 +180,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         refuse_unsupported(branch=branch)
         at = parse_when(when)
         info = await self._session.resolve(self._session.recent if at is None else at)
-        held = await self._leasing.take(info.version, lease)
+        held = await self._leasing.take(info, lease, at if isinstance(at, TagName) else None)
         return AsyncSnapshot(self._session, version_info_of(info), held, info.reference)
 
     # -- rows
@@ -289,7 +291,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         """Return a system table: what the catalog records about itself, at a version, as an Arrow table. `name`:
 
         - "log" (transactions) and "changes": up to that version, and above `after`;
-        - "objects", "files" (with the bounds of their columns), "pipelines" (one row a job), "subscriptions".
+        - "objects", "files" (with the bounds of their columns), "pipelines" (one row a job), "subscriptions", "tags".
 
         `names` limits the rows to those of the named objects. It holds full names, in which `*` stands for any text
         and `?` for any character.
@@ -299,6 +301,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         return await system_table(
             self._session,
             name,
+            at=snapshot.reference,
             version=snapshot.version,
             is_head=snapshot.version == head,
             names=names,
@@ -456,8 +459,8 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     # -- the past
 
     def diff(self, a: When, b: When = None, details: bool = False) -> AsyncIterator[Change]:
-        """Iterate over the objects that differ between two versions or times, in key order. The cost grows with the
-        difference. `a` may be the newer one. With `details` a change has the definitions before and after."""
+        """Iterate over the objects that differ between two versions, tags or times, in key order. The cost grows with
+        the difference. `a` may be the newer one. With `details` a change has the definitions before and after."""
         return diff(self._session, parse_when(a), parse_when(b), details=bool(details))
 
     async def list_dropped(
@@ -542,9 +545,9 @@ def session_of(catalog: AsyncCatalog) -> Session:
     return catalog._session
 
 
-def snapshot_of(catalog: AsyncCatalog, at: VersionInfo) -> AsyncSnapshot:
+def snapshot_of(catalog: AsyncCatalog, at: VersionInfo, reference: At) -> AsyncSnapshot:
     """A snapshot without a lease, of a version that was resolved before."""
-    return AsyncSnapshot(catalog._session, at)
+    return AsyncSnapshot(catalog._session, at, reference=reference)
 
 
 def transaction_of_own(

@@ -71,6 +71,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
     def __init__(self, catalog: Catalog, core: aio.AsyncSnapshot) -> None:
         self._catalog = catalog
         self._at = core.info
+        self._reference = core.reference
         self._leased = core if core.is_leased else None
         self._pid = os.getpid()
 
@@ -107,7 +108,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
     def _reads(self) -> aio.AsyncSnapshot:
         if self._leased is not None and self._pid == os.getpid():
             return self._leased
-        return aio.snapshot_of(self._catalog._core(), self._at)
+        return aio.snapshot_of(self._catalog._core(), self._at, self._reference)
 
 
 class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
@@ -442,12 +443,13 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         return run(self._core().version())
 
     def properties(self, at: When = None) -> dict[str, str]:
-        """Return the catalog's own properties at a version or time; None means now. Raises what `at` raises."""
+        """Return the catalog's own properties at a version, tag or time; None means now. Raises what `at` raises."""
         return run(self._core().properties(at))
 
     def at(self, when: When, branch: str | None = None, lease: bool | float | None = False) -> Snapshot:
-        """Return a snapshot of the catalog at a version or time. The version is pinned, so all reads of the snapshot
-        agree. Raises NotFound (`no_version`) above the head, and Expired below the oldest kept version.
+        """Return a snapshot of the catalog at a version, tag or time. The version is pinned, so all reads of the
+        snapshot agree. Raises NotFound (`no_version`) above the head, NotFound (`no_tag`), and Expired below the oldest
+        kept version. A tag is read for as long as it exists, also when its version has expired.
 
         `lease` keeps the files of the version from collection, even when the version expires meanwhile. It is a file
         on storage that this client renews in the background until the snapshot or this catalog is closed:
@@ -555,7 +557,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         """Return a system table: what the catalog records about itself, at a version, as an Arrow table. `name`:
 
         - "log" (transactions) and "changes": up to that version, and above `after`;
-        - "objects", "files" (with the bounds of their columns), "pipelines" (one row a job), "subscriptions".
+        - "objects", "files" (with the bounds of their columns), "pipelines" (one row a job), "subscriptions", "tags".
 
         `names` limits the rows to those of the named objects. It holds full names, in which `*` stands for any text
         and `?` for any character.
@@ -633,8 +635,8 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         return run(self._core().outcome(transaction_id, since, settle))
 
     def diff(self, a: When, b: When = None, details: bool = False) -> Iteration[Change]:
-        """Iterate over the objects that differ between two versions or times, in key order. The cost grows with the
-        difference. `a` may be the newer one. With `details` a change has the definitions before and after."""
+        """Iterate over the objects that differ between two versions, tags or times, in key order. The cost grows with
+        the difference. `a` may be the newer one. With `details` a change has the definitions before and after."""
         return Iteration(self._core().diff(a, b, details))
 
     def list_dropped(self, namespace: NamespaceText | None = None, limit: int | None = None) -> list[Dropped]:

@@ -277,7 +277,9 @@ class Journal:
         return await self.replay.checkpoint(verify=verify)
 
     async def symbols(self, at: At, query: SymbolQuery) -> SymbolPage:
-        return await self.replay.list_symbols(await self._version_of(at), query)
+        if isinstance(at, Tag):
+            at = (await self.resolve(at)).reference
+        return await self.replay.list_symbols(await self._version_of(at), query, lambda: self._snapshot(at))
 
     async def reload_symbols(self) -> SymbolsInfo:
         with contextlib.suppress(Corrupt):  # a version that does not fit memory may still fit the tree
@@ -451,7 +453,10 @@ class Journal:
         try:
             return await self.follower.snapshot(version)
         except Expired as error:
-            if not isinstance(at, Pinned):
+            # Without its pin the version has expired like any other: the tag was deleted.
+            if not isinstance(at, Pinned) or not await self.storage.exists(
+                fmt.check_pin_pointer(at.pin_path)
+            ):
                 await self._name_nearest_tag(error, version)
                 raise
         copy = await read_pin(self.follower.log, at.pin_path)

@@ -10,7 +10,7 @@ from alpheus.session.arguments import When, check_limit, parse_when
 from alpheus.session.session import Session
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import At
+from alpheus_journal.model.answers import At, Pinned, Tag
 from alpheus_journal.replay import loader as replay
 from alpheus_journal.replay import symbols
 
@@ -97,6 +97,8 @@ class AsyncSymbols:
             limit=min(limit or symbols.PAGE_SYMBOLS_MAX, symbols.PAGE_SYMBOLS_MAX),
         ).check()
         reference = parse_when(at)
+        if isinstance(reference, Tag):
+            reference = (await self._session.resolve(reference)).reference
         found: list[Symbol] = []
         while True:
             page = await self._page(reference, query)
@@ -105,7 +107,8 @@ class AsyncSymbols:
             if not page.cursor or (limit is not None and len(found) >= limit):
                 return found[:limit]
             # The first answer fixed the version, so that all pages agree.
-            reference, query = page.version, query.after(page.cursor)
+            reference = reference if isinstance(reference, Pinned) else page.version
+            query = query.after(page.cursor)
 
     async def _page(self, at: At, query: symbols.SymbolQuery) -> symbols.SymbolPage:
         return await self._session.call("list symbols", lambda: self._session.access.symbols(at, query))

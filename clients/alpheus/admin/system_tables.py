@@ -33,6 +33,7 @@ from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import At
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     Column,
@@ -137,6 +138,7 @@ class Names:
 
 class _Query(NamedTuple):
     session: Session
+    at: At
     version: int
     is_head: bool
     names: Names
@@ -147,6 +149,7 @@ async def system_table(
     session: Session,
     name: str,
     *,
+    at: At,
     version: int,
     is_head: bool,
     names: str | Iterable[str] | None = None,
@@ -156,6 +159,7 @@ async def system_table(
 
     - `names`: return only rows of these objects (`*` and `?` are wildcards).
     - `after`: for `log` and `changes`, return only versions above it.
+    - `at`: the reference to the version.
     - `is_head`: whether the version is the head.
 
     Raises NotFound (`no_table`) for an unknown system table, InvalidInput for `after` with any other table, and Expired
@@ -170,7 +174,7 @@ async def system_table(
         raise InvalidInput(
             f"the system table {name} has no history", hint="leave out after=: it is for log and changes"
         )
-    query = _Query(session, version, is_head, Names(names), parse_bound("after", after))
+    query = _Query(session, at, version, is_head, Names(names), parse_bound("after", after))
     batches: list[pa.RecordBatch] = []
     pending: list[Row] = []
     async with aclosing(_TABLES[name](query)) as rows:
@@ -251,7 +255,7 @@ async def _definitions(
 ) -> AsyncIterator[tuple[ObjectName, Definition]]:
     for start in range(0, len(names), OBJECTS_AT_ONCE):
         part = list(names[start : start + OBJECTS_AT_ONCE])
-        loaded = await query.session.load(query.version, part)
+        loaded = await query.session.load(query.at, part)
         for name, stored in zip(part, loaded.objects, strict=True):
             assert stored is not None, name
             yield name, decode_definition(name.kind, stored.definition, stored.path)
@@ -259,13 +263,13 @@ async def _definitions(
 
 async def _objects_of(query: _Query, kinds: Sequence[Kind]) -> AsyncIterator[tuple[ObjectName, Definition]]:
     """Yield the requested objects of some kinds, namespace by namespace."""
-    async for namespace in query.session.all_names(query.version, Kind.NAMESPACE):
+    async for namespace in query.session.all_names(query.at, Kind.NAMESPACE):
         names = [fmt.namespace_name(namespace)] if Kind.NAMESPACE in kinds else []
         for kind in (Kind.TABLE, Kind.VIEW):
             if kind in kinds:
                 names += [
                     ObjectName(kind, namespace, name)
-                    async for name in query.session.all_names(query.version, kind, namespace)
+                    async for name in query.session.all_names(query.at, kind, namespace)
                 ]
         async for found in _definitions(query, [name for name in names if query.names.has(name.full_name)]):
             yield found
@@ -372,7 +376,7 @@ def _bound_text(column: Column | None, data: bytes | None) -> str | None:
 async def _pipelines(query: _Query) -> AsyncIterator[Row]:
     names = [
         fmt.pipeline_name(name)
-        async for name in query.session.all_names(query.version, Kind.PIPELINE)
+        async for name in query.session.all_names(query.at, Kind.PIPELINE)
         if query.names.has(name)
     ]
     async for name, definition in _definitions(query, names):
@@ -402,7 +406,7 @@ def _job_row(version: int, pipeline: str, job: Job) -> Row:
 
 
 async def _tags(query: _Query) -> AsyncIterator[Row]:
-    for key, definition in await tags_at(query.session, query.version):
+    for key, definition in await tags_at(query.session, query.at):
         if query.names.has(key.name):
             yield msgspec.structs.asdict(tag_of(key, definition))
 
@@ -415,7 +419,7 @@ async def _subscriptions(query: _Query) -> AsyncIterator[Row]:
         return
     names = [
         fmt.subscription_name(name)
-        async for name in query.session.all_names(query.version, Kind.SUBSCRIPTION)
+        async for name in query.session.all_names(query.at, Kind.SUBSCRIPTION)
         if query.names.has(name)
     ]
     async for name, definition in _definitions(query, names):

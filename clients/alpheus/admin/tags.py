@@ -16,7 +16,7 @@ from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.execute.tags import EXPIRE_AT_MILLIS_MAX
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import Pin
+from alpheus_journal.model.answers import At, Pin
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, RenameObject, ReplaceTag
@@ -186,16 +186,14 @@ class AsyncTags:
         return now + millis
 
 
-async def tags_at(session: Session, version: int, prefix: str = "") -> list[tuple[ObjectName, TagDef]]:
+async def tags_at(session: Session, at: At, prefix: str = "") -> list[tuple[ObjectName, TagDef]]:
     """Return the tags of one version in order of names."""
     found: list[tuple[ObjectName, TagDef]] = []
     after = ""
     while True:
-        page = await session.page(
-            version, Kind.TAG, namespace="", prefix=prefix, limit=NAMES_AT_ONCE, after=after
-        )
+        page = await session.page(at, Kind.TAG, namespace="", prefix=prefix, limit=NAMES_AT_ONCE, after=after)
         keys = [fmt.tag_name(name) for name in page.names]
-        loaded = await session.load(version, keys) if keys else None
+        loaded = await session.load(at, keys) if keys else None
         for key, stored in zip(keys, loaded.objects if loaded else (), strict=True):
             assert stored is not None
             definition = decode_definition(Kind.TAG, stored.definition, stored.path)

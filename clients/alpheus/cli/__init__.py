@@ -13,6 +13,7 @@ from alpheus.cli import (
     rows,
     spark_sessions,
     subscriptions,
+    tags,
     transactions,
 )
 from alpheus.cli.frame import cli, main
@@ -28,5 +29,6 @@ __all__ = [
     "rows",
     "spark_sessions",
     "subscriptions",
+    "tags",
     "transactions",
 ]

@@ -298,8 +298,8 @@ def at_option(command: F) -> F:
     return click.option(
         "--at",
         metavar="WHEN",
-        help="Read the catalog at this version (-1 is the newest, -2 the one before) or at this time, with a zone, such"
-        " as 2026-03-01T12:00:00Z.",
+        help="Read the catalog at this version (-1 is the newest, -2 the one before), at this tag, or at this time,"
+        " with a zone, such as 2026-03-01T12:00:00Z.",
     )(command)
 
 
@@ -307,7 +307,7 @@ def when_option(command: F) -> F:
     return click.option(
         "--at",
         metavar="WHEN",
-        help="Restore the state of this version or time (with a zone), at which the object existed.",
+        help="Restore the state of this version, tag or time (with a zone), at which the object existed.",
     )(command)
 
 

@@ -555,7 +555,7 @@ def table_rename(settings: Settings, name: str, new_name: str, message: str) -> 
 
 @table.command("restore")
 @click.argument("name")
-@click.option("--at", required=True, metavar="WHEN", help="A version, or a time with a zone.")
+@click.option("--at", required=True, metavar="WHEN", help="A version, a tag, or a time with a zone.")
 @message_option
 @pass_settings
 def table_restore(settings: Settings, name: str, at: str, message: str) -> None:

@@ -334,7 +334,7 @@ def pipeline_rename(settings: Settings, old: str, new: str, jobs: tuple[tuple[st
 def pipeline_rewind(settings: Settings, reference: str, to: str, jobs: tuple[str, ...]) -> int:
     """Restore outputs and positions to an older state.
 
-    One commit restores the outputs and positions of a pipeline to what they were at a version or time.
+    One commit restores the outputs and positions of a pipeline to what they were at a version, tag or time.
 
     Version -1 is the head, -2 the version before it.
 

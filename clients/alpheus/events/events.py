@@ -287,8 +287,8 @@ async def list_saved(session: Session) -> list[SavedTransaction]:
 async def diff(session: Session, before: At, after: At, *, details: bool) -> AsyncGenerator[Change, None]:
     """Stream the differences between two versions, which are resolved once, when the stream begins. After a break the
     stream resumes behind the difference that it delivered last."""
-    first = (await session.resolve(before)).version
-    last = (await session.resolve(after)).version
+    first = (await session.resolve(before)).reference
+    last = (await session.resolve(after)).reference
     seen = delivered = 0
 
     def start() -> AsyncIterator[answers.Change]:

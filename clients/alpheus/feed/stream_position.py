@@ -90,8 +90,8 @@ class StreamTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The request for a stream of events. `start` is None (all events that are kept), "now", or the version or time
-    after which the stream begins."""
+    """The request for a stream of events. `start` is None (all events that are kept), "now", or the version, tag or
+    time after which the stream begins."""
 
     start: When = None
     namespaces: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ def _input(mode: Literal["changes", "appends", "table"], name: Name, start: Star
             parse_when(start)
         except InvalidInput as error:
             error.hint = (
-                'give "snapshot", "now", a version, or a time with a zone such as 2026-03-01T12:00:00Z'
+                'give "snapshot", "now", a version, a tag, or a time with a zone such as 2026-03-01T12:00:00Z'
             )
             raise
     return Input(mode=mode, namespace=found[0], name=found[1], trigger=trigger, start=start)
@@ -428,7 +428,7 @@ class Pipeline:
     def rewind(
         self, lake: JobLake | Catalog, to: When, jobs: str | Sequence[str] | None = None
     ) -> Commit | None:
-        """Restore outputs and positions to what they were at version or time `to`, in one commit; see
+        """Restore outputs and positions to what they were at version, tag or time `to`, in one commit; see
         `alpheus.pipeline.positions.rewind`. `jobs` limits this to these jobs; the default is all that ever ran."""
         wanted = None if jobs is None else words("jobs", jobs)
         for name in wanted or ():

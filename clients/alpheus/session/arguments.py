@@ -119,8 +119,8 @@ def parse_when(when: When) -> At:
 
 def _parse_tag(name: str) -> Tag:
     try:
-        if redact_input(name) != name:
-            raise InvalidInput("a URL with a secret")
+        if redact_input(name) != name or name.startswith("-"):
+            raise InvalidInput("a URL with a secret, or an option")
         return Tag(fmt.check_name(name, fmt.EXTENSION_NAME_SIZE_BYTES, "tag", creating=True))
     except InvalidInput:
         raise InvalidInput(

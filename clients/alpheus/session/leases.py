@@ -20,7 +20,7 @@ from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_nam
 from alpheus_journal.log import copies, leases
 from alpheus_journal.log.leases import HeldLease
 from alpheus_journal.log.versions import Log
-from alpheus_journal.model.answers import Loaded, Page
+from alpheus_journal.model.answers import Loaded, Page, Tag, VersionInfo
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.workspace.checks import no_namespace
@@ -64,9 +64,9 @@ class Leasing:
         self._monotonic = monotonic
         self._has_warned = False
 
-    async def take(self, version: int, wanted: Wanted) -> LeasedVersion | None:
-        """Take a lease on a version. Return None when no lease is wanted, and when `wanted` is None and the store
-        cannot be written.
+    async def take(self, at: VersionInfo, wanted: Wanted, tag: Tag | None = None) -> LeasedVersion | None:
+        """Take a lease on a version, which `tag` may name. Return None when no lease is wanted, and when `wanted` is
+        None and the store cannot be written.
 
         Raises Expired, Corrupt, InvalidInput (also when the session is closed meanwhile), and Unavailable while the
         store is unreachable. Unless `wanted` is None, a store that cannot be written raises Denied, Unavailable
@@ -80,11 +80,24 @@ class Leasing:
         try:
             storage = await session.storage()
             log = Log(storage, session.keys.version_digits)
+
+            async def verify_tag() -> None:
+                assert tag is not None
+                with contextlib.suppress(NotFound):
+                    if (await session.resolve(tag)).pin_path == at.pin_path:
+                        return
+                raise Expired(
+                    f"version {at.version} has expired, and tag {tag.name} was replaced or deleted",
+                    version=at.version,
+                )
+
+            pinned = None if tag is None else leases.Pinned(at.pin_path, verify_tag)
             held = await session.call(
                 "take a lease",
                 lambda: leases.take(
                     log,
-                    version,
+                    at.version,
+                    pinned=pinned,
                     new_id=session.identities.uuid4,
                     lease_millis=millis,
                     holder=_cut_holder(holder),

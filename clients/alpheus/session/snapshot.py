@@ -55,6 +55,11 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
         return self._at
 
     @property
+    def reference(self) -> At:
+        """The reference to the version with which every read asks. For a version that a tag named, it has the pin."""
+        return self._reference
+
+    @property
     def is_leased(self) -> bool:
         """Whether the snapshot has a lease. A lease that has run out counts."""
         return self._lease is not None

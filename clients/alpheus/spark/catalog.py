@@ -237,7 +237,7 @@ class SparkCatalog(Lake):
         """Return a streaming frame of the rows that are appended to a table. With `changes`, return all changes, with
         the columns of the method `changes`.
 
-        - `start`: "snapshot" (all rows, then appended rows), "now", or the version or time after which the stream
+        - `start`: "snapshot" (all rows, then appended rows), "now", or the version, tag or time after which the stream
           begins.
           A query that resumes from a checkpoint begins there.
         - `on_delete`: a commit that removes rows fails the query. With "skip" the commit is skipped, together with the

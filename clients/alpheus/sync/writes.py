@@ -148,8 +148,8 @@ class SyncWrites(abc.ABC, Generic[R]):
         return run(self._writes().rename_view(name, new_name))
 
     def restore_table(self, name: Name, at: When) -> R:
-        """Give a table the columns, rows and properties that it had at a version or time. The table keeps its id and
-        name; no data is copied."""
+        """Give a table the columns, rows and properties that it had at a version, tag or time. The table keeps its id
+        and name; no data is copied."""
         return run(self._writes().restore_table(name, at))
 
     def undrop(
@@ -158,7 +158,7 @@ class SyncWrites(abc.ABC, Generic[R]):
         """Bring back a dropped table or view ("namespace.name"), or a dropped namespace (without a dot, or as a
         1-tuple) with all its objects.
 
-        - `at`: the version or time whose state comes back; by default the last version before the drop.
+        - `at`: the version, tag or time whose state comes back; by default the last version before the drop.
         - `as_name`: another name for the object.
         - `kind` ("namespace", "table", "view"): which object is meant; by default the one that was dropped last.
 

@@ -178,7 +178,7 @@ class RestoreTableStep(Step):
     def __init__(self, name: ObjectName, at: When) -> None:
         self._name = name
         if at is None:
-            raise InvalidInput("restore_table needs a version or a time", kind="bad_version")
+            raise InvalidInput("restore_table needs a version, a tag or a time", kind="bad_version")
         self._at = parse_when(at)
 
     def operation(self, identities: Identities) -> None:

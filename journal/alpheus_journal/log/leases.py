@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
@@ -20,6 +20,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.clock import retrieve_error
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.log.copies import Copy, copy_in, copy_of, verify_kept
+from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.versions import Log
 from alpheus_journal.storage import Storage, each_of
 from alpheus_journal.tree.node import decode_node, encode_node
@@ -299,6 +300,14 @@ class HeldLease:
         self._is_removed = True
 
 
+class Pinned(msgspec.Struct, frozen=True):
+    """Another source for a lease on a version that has expired: the pin of a tag. `verify` raises Expired when, at the
+    head, no tag names the pin any more."""
+
+    pin_path: str
+    verify: Callable[[], Awaitable[None]]
+
+
 async def take(
     log: Log,
     version: int,
@@ -307,22 +316,29 @@ async def take(
     lease_millis: int = LEASE_MILLIS_DEFAULT,
     holder: str = "",
     monotonic: Callable[[], float] = seconds_since_boot,
+    pinned: Pinned | None = None,
 ) -> HeldLease:
-    """Take a lease on a version. The version is known to exist at a moment after the lease was stored, so the files
-    that the lease reaches are kept from then on.
+    """Take a lease on a version. The version, or the tag of `pinned`, is known to exist at a moment after the lease was
+    stored, so the files that the lease reaches are kept from then on.
 
     Raises Expired for an expired version, NotFound (`no_version`), Corrupt, and the errors of `Storage.put` when the
     store cannot be written: Denied, Unavailable (`storage_read_only`). After an error no lease is left, or one that
     runs out.
     """
-    found = await log.read(version, bare=True)
-    lease = Lease(copy=copy_of(found), lease_millis=lease_millis, holder=holder)
+    try:
+        copy = copy_of(await log.read(version, bare=True))
+        pinned = None
+    except Expired:
+        if pinned is None:
+            raise
+        copy = await read_pin(log, pinned.pin_path)
+    lease = Lease(copy=copy, lease_millis=lease_millis, holder=holder)
     held = HeldLease(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
     try:
         await held.begin()
         await failpoints.reached("lease.written")
-        # Read again only now: a tombstone that comes after the copy does no harm, and an earlier one is seen here.
-        await verify_kept(log, lease.copy)
+        # Look again only now: a tombstone that comes after the copy does no harm, and an earlier one is seen here.
+        await (verify_kept(log, copy) if pinned is None else pinned.verify())
     except BaseException:
         await held.release()
         raise

@@ -36,10 +36,13 @@ def encode_pin(copy: Copy, catalog_id: str) -> bytes:
 
 
 def decode_pin(data: bytes, path: str, catalog_id: str) -> Copy:
-    """Decode the file of a pin of this catalog. Raises Corrupt (`corrupt_node`) and InvalidInput (`newer_format`)."""
+    """Decode the file of a pin of this catalog; an empty id stands for any catalog.
+
+    Raises Corrupt (`corrupt_node`) and InvalidInput (`newer_format`).
+    """
     file = decode_node(data, path, root=True, size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
     copy = copy_in(file, path, "a pin")
-    if file.catalog_id not in ("", catalog_id):
+    if catalog_id and file.catalog_id not in ("", catalog_id):
         raise Corrupt(f"{path} is a pin of catalog {file.catalog_id}", kind="corrupt_node", path=path)
     return copy
 

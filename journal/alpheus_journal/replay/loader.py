@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -555,14 +555,17 @@ class Replay:
 
     # --- the symbol list
 
-    async def list_symbols(self, version: int, query: SymbolQuery) -> SymbolPage:
-        """Return a page of the symbols of a version: from memory if it reaches back that far, else from the tree."""
+    async def list_symbols(
+        self, version: int, query: SymbolQuery, read_tree: Callable[[], Awaitable[Snapshot]]
+    ) -> SymbolPage:
+        """Return a page of the symbols of a version: from memory if it reaches back that far, else from the tree, which
+        `read_tree` opens."""
         query.check()
         view = None if self.symbols is None or self._is_withheld else self.symbols.view(version)
         if view is not None:
             return await asyncio.to_thread(view.list, query) if query.pattern else view.list(query)
         follower = self._follower
-        snapshot = await follower.snapshot(version)
+        snapshot = await read_tree()
         gathering = Gathering(query, follower.reader.keys)
         size = min(SCAN_ROWS, query.size + 1)
         for low, high in query.ranges(follower.reader.keys):

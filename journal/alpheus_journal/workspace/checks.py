@@ -187,8 +187,8 @@ def edit_properties(
 
 
 def check_tag_name(name: str) -> None:
-    """Refuse a tag's name that a reader takes for a version's number or time, for the head, or for a URL with a secret.
-    Raises InvalidInput."""
+    """Refuse a tag's name that a reader takes for a version's number or time, for the head, for an option of a command,
+    or for a URL with a secret. Raises InvalidInput."""
     reads_as = (
         "the number of a version"
         if fmt.reads_as_number(name)
@@ -196,6 +196,8 @@ def check_tag_name(name: str) -> None:
         if fmt.reads_as_time(name)
         else "the head"
         if name.lower() in (fmt.LATEST, "head")
+        else "an option"
+        if name.startswith("-")
         else "a URL with a secret"
         if redact_input(name) != name
         else ""

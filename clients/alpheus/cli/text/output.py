@@ -44,6 +44,7 @@ from alpheus.models import (
     SavedTransaction,
     SubscriptionInfo,
     Table,
+    Tag,
     Upgraded,
     View,
 )
@@ -414,6 +415,24 @@ def subscription_text(subscription: SubscriptionInfo) -> str:
             ("at version", subscription.version),
         ]
     )
+
+
+def tag_text(tag: Tag, previous: Tag | None, following: Tag | None) -> str:
+    text = fields_text(
+        [
+            ("tag", tag.name),
+            ("id", tag.id),
+            ("version", tag.version),
+            ("of", time_text(tag.version_created_at)),
+            ("created at", time_text(tag.created_at)),
+            ("creator", tag.creator),
+            ("message", tag.message),
+            ("expires at", "never" if tag.expires_at is None else time_text(tag.expires_at)),
+            ("previous tag", "none" if previous is None else f"{previous.name} (version {previous.version})"),
+            ("next tag", "none" if following is None else f"{following.name} (version {following.version})"),
+        ]
+    )
+    return text + "\nproperties" + properties_text(tag.properties) if tag.properties else text
 
 
 def status_text(statuses: list[JobStatus]) -> str:

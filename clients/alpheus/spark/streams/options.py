@@ -113,7 +113,7 @@ _INSTEAD = {
     "skipchangecommits": "onDelete=skip skips commits that remove rows",
     "maxbytespertrigger": "maxFilesPerTrigger limits a batch",
     "branch": "at=VERSION reads an older version; there are no branches",
-    "tag": "at=VERSION reads an older version; there are no tags",
+    "tag": "at=NAME reads the version of a tag",
     "snapshot-id": "use at=VERSION",
     "as-of-timestamp": "use at=TIME",
     "paths": "load one table at a time, and union the frames",

@@ -15,8 +15,9 @@ Options, in any case. An option that would have no effect is refused.
   `_transaction_id`), or "events" (of the catalog, without a table).
 * For reading once: `at` (rows), also spelled `versionAsOf`, or `timestampAsOf` with a time zone in the text or in the
   option `timeZone`; `after` and `until` (changes and events).
-* For streams: `start` ("snapshot", "now", or the version or time after which the stream begins), or `startingVersion`
-  (the first version that is delivered, as elsewhere in Spark). A stream of events takes `after` as well as `start`.
+* For streams: `start` ("snapshot", "now", or the version, tag or time after which the stream begins), or
+  `startingVersion` (the first version that is delivered, as elsewhere in Spark). A stream of events takes `after` as
+  well as `start`.
 * For streams: `maxFilesPerTrigger`, `maxVersionsPerTrigger`; `onDelete` and `onExpired`, see `SparkCatalog.stream`;
   `outageSeconds`, how long an outage may last before it ends the query.
 * For events: `namespaces`, `names`, `kinds`, `actions`, see `Catalog.events`; several values are separated by commas.

@@ -1,0 +1,156 @@
+"""Commands on tags: names for versions."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from alpheus.cli.frame import PAIR, Settings, cli, mapping, pass_settings
+from alpheus.cli.text import output
+
+_SPAN = re.compile(r"(?:(\d{1,7})d)?(?:(\d{1,7})h)?(?:(\d{1,7})m)?")
+
+
+class Span(click.ParamType[timedelta]):
+    """A time such as `30d`, `12h` or `1d12h`."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        found = _SPAN.fullmatch(str(value))
+        if found is None or not any(found.groups()):
+            self.fail(f"{value!r} is not a time such as 30d, 12h or 1d12h.", param, ctx)
+        days, hours, minutes = (int(part or 0) for part in found.groups())
+        return timedelta(days=days, hours=hours, minutes=minutes)
+
+
+def tag_options(command: Any) -> Any:
+    """Add the options that creating and replacing a tag share."""
+    for option in (
+        click.option(
+            "--at", metavar="WHEN", help="The version, time or other tag to name (default: the newest)."
+        ),
+        click.option(
+            "--retain",
+            type=Span(),
+            metavar="SPAN",
+            help="Let a daemon delete the tag after this time, such as 30d.",
+        ),
+        click.option("--message", "-m", default="", help="The reason for the tag, which the tag keeps."),
+        click.option(
+            "--property",
+            "properties",
+            type=PAIR,
+            multiple=True,
+            metavar="K=V",
+            help="A property. Repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.group(short_help="Manage names for versions.")
+def tag() -> None:
+    """Manage tags: names for versions of the whole catalog. A tag's name can stand wherever a version is given. What
+    its version reaches stays readable until the tag is deleted.
+
+    \b
+    Examples
+      alpheus tag create release-1 --message "before the migration"
+      alpheus table show sales.orders --at release-1
+      alpheus tag create audit --at 2026-03-01T00:00:00Z --retain 90d
+    """
+
+
+@tag.command("list")
+@click.option("--prefix", default="", help="Only names that begin with this.")
+@pass_settings
+def tag_list(settings: Settings, prefix: str) -> None:
+    """List the tags with their versions, in order of names."""
+    with settings.catalog() as catalog:
+        found = catalog.tags.list(prefix)
+    rows = [
+        (
+            each.name,
+            each.version,
+            output.time_text(each.version_created_at),
+            "" if each.expires_at is None else output.time_text(each.expires_at),
+            each.message,
+        )
+        for each in found
+    ]
+    settings.out.document(found, output.columns_text(["NAME", "VERSION", "OF", "EXPIRES", "MESSAGE"], rows))
+    if not found:
+        settings.out.note("no tags")
+
+
+@tag.command("show")
+@click.argument("name")
+@pass_settings
+def tag_show(settings: Settings, name: str) -> None:
+    """Show a tag: its version, who made it, and the tags before and after it."""
+    with settings.catalog() as catalog:
+        found = catalog.tags.load(name)
+        previous, following = catalog.tags.previous(name), catalog.tags.next(name)
+    settings.out.document(found, output.tag_text(found, previous, following))
+
+
+@tag.command("create")
+@click.argument("name")
+@tag_options
+@pass_settings
+def tag_create(
+    settings: Settings, name: str, at: str | None, retain: timedelta | None, message: str,
+    properties: tuple[tuple[str, str], ...],
+) -> None:  # fmt: skip
+    """Give a version a name."""
+    given = mapping(properties)
+    with settings.catalog() as catalog:
+        commit = catalog.tags.create(name, at, retain, message, given)
+        made = catalog.tags.load(name)
+    settings.out.document(commit, f"created tag {name} of version {made.version} in version {commit.version}")
+
+
+@tag.command("replace")
+@click.argument("name")
+@tag_options
+@pass_settings
+def tag_replace(
+    settings: Settings, name: str, at: str | None, retain: timedelta | None, message: str,
+    properties: tuple[tuple[str, str], ...],
+) -> None:  # fmt: skip
+    """Give a tag's name to another version. Message, properties and retention are replaced, too."""
+    given = mapping(properties)
+    with settings.catalog() as catalog:
+        commit = catalog.tags.replace(name, at, retain, message, given)
+        made = catalog.tags.load(name)
+    settings.out.document(
+        commit, f"replaced tag {name}, now of version {made.version}, in version {commit.version}"
+    )
+
+
+@tag.command("rename")
+@click.argument("name")
+@click.argument("new_name")
+@pass_settings
+def tag_rename(settings: Settings, name: str, new_name: str) -> None:
+    """Give a tag another name."""
+    with settings.catalog() as catalog:
+        commit = catalog.tags.rename(name, new_name)
+    settings.out.document(commit, f"renamed tag {name} to {new_name} in version {commit.version}")
+
+
+@tag.command("delete")
+@click.argument("name")
+@pass_settings
+def tag_delete(settings: Settings, name: str) -> None:
+    """Delete a tag. Its version is then kept no longer than other versions are."""
+    with settings.catalog() as catalog:
+        commit = catalog.tags.delete(name)
+    settings.out.document(commit, f"deleted tag {name} in version {commit.version}")

@@ -1,0 +1,259 @@
+"""Tags: names for versions, over storage and over a daemon, in Python and on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from cli_answers import failed
+from click.testing import CliRunner, Result
+
+import alpheus
+from alpheus import Catalog, Tag, cli
+from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
+from alpheus_journal import failpoints
+from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.testing import Lake
+
+ROWS = pa.table({"id": [1, 2]})
+
+
+@pytest.fixture(params=["direct", "remote"])
+def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
+    with alpheus.connect(lake_by(request.param), create=True) as opened:
+        opened.create_namespace("a")
+        opened.create_table("a.t", ROWS)
+        yield opened
+
+
+def run(catalog: Catalog, *words: str) -> Result:
+    return CliRunner().invoke(cli.cli, ["--catalog", catalog.url, *words])
+
+
+def test_a_tag_reads_as_its_version_was(catalog: Catalog) -> None:
+    tagged = catalog.version()
+    made = catalog.tags.create("v1", message="first", properties={"a": "b"})
+    catalog.append("a.t", ROWS)
+    catalog.create_namespace("b")
+    tag = catalog.tags.load("v1")
+    assert (tag.name, tag.version, tag.message, tag.properties) == ("v1", tagged, "first", {"a": "b"})
+    assert tag.created_at <= made.created_at
+    assert tag.version_created_at == catalog.at(tagged).info.created_at
+    assert tag.expires_at is None
+    assert tag.creator
+    assert catalog.read("a.t", at="v1") == ROWS
+    assert catalog.scan("a.t", at="v1", where="id = 1").count() == 1
+    with catalog.at("v1") as snapshot:
+        assert snapshot.version == tagged
+        assert [space.name for space in snapshot.list_namespaces()] == ["a"]
+        catalog.tags.replace("v1")
+        assert snapshot.read("a.t") == ROWS, "a snapshot keeps the version that the tag named"
+    assert catalog.read("a.t", at="v1").num_rows == 4
+    assert catalog.properties(at="v1") == {}
+    assert catalog.system("objects", at="v1").num_rows == catalog.system("objects").num_rows
+    assert catalog.system("tags").to_pylist()[0]["version"] == catalog.tags.load("v1").version
+    assert catalog.at("v1").version == catalog.version() - 1
+
+
+def test_a_tag_of_a_time_a_number_and_a_tag(catalog: Catalog) -> None:
+    version = catalog.version()
+    created_at = catalog.at(version).info.created_at
+    catalog.append("a.t", ROWS)
+    for name, at in (
+        ("number", version),
+        ("text", str(version)),
+        ("time", created_at),
+        ("tag", "number"),
+        ("back", -1),
+    ):
+        catalog.tags.create(name, at)
+    versions = {tag.name: tag.version for tag in catalog.tags.list()}
+    assert versions == {
+        "number": version,
+        "text": version,
+        "time": version,
+        "tag": version,
+        "back": version + 5,
+    }
+    assert [tag.name for tag in catalog.tags.list("t")] == ["tag", "text", "time"]
+    previous, following = catalog.tags.previous("back"), catalog.tags.next("number")
+    assert isinstance(previous, Tag)
+    assert previous.name == "time"
+    assert following is not None
+    assert following.name == "back"
+    assert catalog.tags.next("back") is None
+    assert catalog.tags.previous("text") is None
+
+
+def test_past_states_by_their_tags(catalog: Catalog) -> None:
+    catalog.tags.create("before")
+    catalog.overwrite("a.t", pa.table({"id": [9]}))
+    catalog.restore_table("a.t", at="before")
+    assert catalog.read("a.t") == ROWS
+    catalog.drop_table("a.t")
+    catalog.undrop("a.t", at="before")
+    assert catalog.read("a.t") == ROWS
+    with catalog.diff("before") as changes:
+        assert [(change.type, change.kind) for change in changes] == [
+            ("created", "tag"),
+            ("updated", "table"),
+        ]
+    kinds = [
+        (action.type, action.kind, action.name)
+        for event in catalog.events(kinds=["tag"])
+        for transaction in event.transactions
+        for action in transaction.actions
+    ]
+    assert kinds == [("TAG_CREATE", "tag", "before")]
+
+
+def test_tags_that_cannot_be(catalog: Catalog) -> None:
+    catalog.tags.create("v1")
+    head = catalog.version()
+
+    def refused(kind: type[AlpheusError], word: str, call: Callable[[], object]) -> None:
+        with pytest.raises(kind) as caught:
+            call()
+        assert caught.value.kind == word, caught.value
+
+    tags = catalog.tags
+    for name in ("7", "2026-11-28", "latest", "HEAD", "-x", "a/b", "a b", "a\u202eb", "x" * 101, ""):
+        refused(InvalidInput, "bad_name", lambda name=name: tags.create(name))
+        refused(InvalidInput, "bad_name", lambda name=name: tags.rename("v1", name))
+    for retain in (timedelta(), timedelta(days=-1), timedelta(days=9_999_999)):
+        refused(InvalidInput, "bad_argument", lambda retain=retain: tags.create("v2", retain=retain))
+    refused(InvalidInput, "bad_argument", lambda: tags.create("v2", retain=30))  # type: ignore[arg-type]
+    refused(AlreadyExists, "tag_exists", lambda: tags.create("v1"))
+    refused(NotFound, "no_version", lambda: tags.create("v2", at=99))
+    refused(NotFound, "no_tag", lambda: tags.create("v2", at="v3"))
+    refused(InvalidInput, "future_version", lambda: tags.create("v2", at=datetime(9000, 1, 1, tzinfo=UTC)))
+    for call in (tags.load, tags.delete, tags.replace, tags.previous, tags.next, catalog.at):
+        refused(NotFound, "no_tag", lambda call=call: call("nix"))
+    refused(NotFound, "no_tag", lambda: tags.rename("nix", "v2"))
+    assert catalog.version() == head
+    tags.create("v2")
+    refused(AlreadyExists, "tag_exists", lambda: tags.rename("v1", "v2"))
+
+
+def test_of_racing_creators_one_succeeds(catalog: Catalog) -> None:
+    def create(number: int) -> int | AlpheusError:
+        try:
+            return catalog.tags.create("v1", message=str(number)).version
+        except (AlreadyExists, Conflict) as error:
+            return error
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(create, range(4)))
+    assert sum(isinstance(answer, int) for answer in answers) == 1, answers
+    (place,) = (place for place, answer in enumerate(answers) if isinstance(answer, int))
+    assert catalog.tags.load("v1").message == str(place)
+
+
+def expire(catalog: Catalog, below: int) -> None:
+    storage = catalog.storage()
+    assert isinstance(storage, LocalStorage)
+    asyncio.run(Lake(LocalStorage(storage.url.removeprefix("file://"))).expire(below=below))
+
+
+def test_an_expired_version_is_read_by_its_tag(catalog: Catalog) -> None:
+    tagged = catalog.version()
+    catalog.tags.create("v1")
+    catalog.append("a.t", ROWS)
+    with catalog.at("v1") as begun:
+        expire(catalog, tagged + 2)
+        with pytest.raises(Expired) as caught:
+            catalog.at(tagged).read("a.t")
+        assert f"tag v1 names version {tagged}" in str(caught.value)
+        with alpheus.connect(catalog.url) as another, another.at("v1") as fresh:
+            for snapshot in (begun, fresh):
+                assert snapshot.version == tagged
+                assert snapshot.read("a.t") == ROWS
+                assert [table.full_name for table in snapshot.list_tables("a")] == ["a.t"]
+                assert snapshot.load_table("a.t").row_count == 2
+    assert catalog.read("a.t", at="v1") == ROWS
+    with catalog.diff("v1") as changes:
+        assert [change.name for change in changes] == ["v1", "a.t"]
+    assert [row["name"] for row in catalog.system("objects", at="v1").to_pylist() if row["name"]] == ["t"]
+    assert catalog.system("files", at="v1").num_rows == 1
+    assert catalog.system("tags", at="v1").num_rows == 0
+    assert [symbol.name for symbol in catalog.admin.symbols.list(kind="table", at="v1")] == ["t"]
+    catalog.tags.create("v2", at="v1")
+    catalog.tags.delete("v1")
+    assert catalog.read("a.t", at="v2") == ROWS
+    assert catalog.tags.load("v2").version == tagged
+
+
+def test_a_lease_on_an_expired_version(catalog: Catalog) -> None:
+    """The lease is made of the tag's pin, and outlasts the tag."""
+    tagged = catalog.version()
+    catalog.tags.create("v1")
+    catalog.append("a.t", ROWS)
+    expire(catalog, tagged + 2)
+    with pytest.raises(Expired):
+        catalog.at(tagged, lease=True)
+    assert not catalog.admin.leases()
+    with catalog.at("v1", lease=True) as held:
+        (lease,) = catalog.admin.leases()
+        assert (lease.version, lease.state) == (tagged, "held")
+        catalog.tags.delete("v1")
+        for pin in Path(catalog.storage().url.removeprefix("file://")).glob("pin/*"):
+            pin.unlink()
+        assert held.read("a.t") == ROWS
+        assert [space.name for space in held.list_namespaces()] == ["a"]
+    assert not catalog.admin.leases()
+
+
+def test_a_tag_that_is_replaced_while_its_version_is_leased(catalog: Catalog) -> None:
+    tagged = catalog.version()
+    catalog.tags.create("v1")
+    catalog.append("a.t", ROWS)
+    expire(catalog, tagged + 2)
+    with (
+        alpheus.connect(catalog.url) as other,
+        failpoints.armed("lease.written", "pause") as written,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        leasing = pool.submit(catalog.at, "v1", lease=True)
+        asyncio.run(written.wait_for_hit())
+        other.tags.replace("v1")
+        written.release()
+        with pytest.raises(Expired, match="tag v1 was replaced"):
+            leasing.result()
+    assert not catalog.admin.leases()
+
+
+def test_commands(catalog: Catalog) -> None:
+    assert run(catalog, "tag", "list").stdout == ""
+    tagged = catalog.version()
+    told = run(catalog, "tag", "create", "v1", "-m", "why", "--retain", "1d12h", "--property", "a=b")
+    assert told.stdout == f"created tag v1 of version {tagged} in version {tagged + 1}\n"
+    catalog.append("a.t", ROWS)
+    run(catalog, "tag", "create", "v2", "--at", "v1")
+    assert run(catalog, "tag", "replace", "v2").stdout.startswith(
+        f"replaced tag v2, now of version {tagged + 3}"
+    )
+    (first, second) = json.loads(run(catalog, "--output", "json", "tag", "list").stdout)
+    assert (first["name"], first["version"], first["message"]) == ("v1", tagged, "why")
+    expires = datetime.fromisoformat(first["expires_at"]) - datetime.fromisoformat(first["created_at"])
+    assert abs(expires - timedelta(hours=36)) < timedelta(minutes=5)
+    assert second["expires_at"] is None
+    listed = run(catalog, "tag", "list").stdout.splitlines()
+    assert listed[0].split() == ["NAME", "VERSION", "OF", "EXPIRES", "MESSAGE"]
+    assert listed[1].endswith("why")
+    shown = run(catalog, "tag", "show", "v1").stdout
+    assert f"next tag      v2 (version {tagged + 3})" in shown
+    assert "a = b" in shown
+    assert "previous tag  none" in shown
+    assert run(catalog, "table", "show", "a.t", "--at", "v1").exit_code == 0
+    assert run(catalog, "tag", "rename", "v2", "w").exit_code == 0
+    assert run(catalog, "tag", "delete", "w").stdout.startswith("deleted tag w in version ")
+    assert "there is no tag w" in failed(run(catalog, "tag", "show", "w"))
+    assert "reads as the number of a version" in failed(run(catalog, "tag", "create", "12"))
+    for span in ("5", "1d5", "d", "1y", ""):
+        assert "is not a time such as 30d" in failed(run(catalog, "tag", "create", "x", "--retain", span), 2)
