@@ -75,7 +75,7 @@ from alpheus.session.pinned_reads import scan_table
 from alpheus.session.reads import Reads
 from alpheus.session.retry import RetryPolicy
 from alpheus.session.session import Session
-from alpheus.session.snapshot import AsyncSnapshot
+from alpheus.session.snapshot import AsyncSnapshot, reference_of
 from alpheus.transactions.steps import Step
 from alpheus.transactions.terms import TransactionTerms, terms_of
 from alpheus.transactions.transaction import AsyncTransaction, commit_single
@@ -301,7 +301,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         return await system_table(
             self._session,
             name,
-            at=snapshot.reference,
+            at=reference_of(snapshot),
             version=snapshot.version,
             is_head=snapshot.version == head,
             names=names,

@@ -39,7 +39,7 @@ from alpheus.models import (
 )
 from alpheus.rows.scan import Where
 from alpheus.session.arguments import AnyName, Name, NamespaceText, When
-from alpheus.session.snapshot import snapshot_facts
+from alpheus.session.snapshot import reference_of, snapshot_facts
 from alpheus.sync.portal import Iteration, run
 from alpheus.sync.reads import SyncReads
 from alpheus.sync.replica import Replica
@@ -71,7 +71,7 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
     def __init__(self, catalog: Catalog, core: aio.AsyncSnapshot) -> None:
         self._catalog = catalog
         self._at = core.info
-        self._reference = core.reference
+        self._reference = reference_of(core)
         self._leased = core if core.is_leased else None
         self._pid = os.getpid()
 

@@ -40,7 +40,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.execute.subscriptions import superseded_error
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
-from alpheus_journal.log.pins import copy_pin, create_pin, read_pin
+from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.times import check_not_future, is_ahead, version_at, version_back
 from alpheus_journal.model.answers import (
     LATEST,
@@ -72,7 +72,7 @@ from alpheus_journal.model.answers import (
     parse_token,
 )
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef, TagDef
+from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.replay.follower import Follower
@@ -83,6 +83,7 @@ from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage
+from alpheus_journal.tags import load_tag, name_nearest_tag, pin_tag, pin_version
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
 from alpheus_journal.workspace.checks import no_namespace, not_there
@@ -94,8 +95,6 @@ PROGRESS_VERSIONS_MAX = 1000
 POLL_DELAY_MIN_SECONDS = 0.02
 POLL_DELAY_MAX_SECONDS = 0.5
 SESSIONS_KNOWN_MAX = 1000
-TAGS_LOOKED_AT_MAX = 1000
-"""The tags that are looked at for the one to name in an error."""
 
 
 @cache
@@ -381,7 +380,7 @@ class Journal:
 
     async def resolve(self, at: At) -> VersionInfo:
         if isinstance(at, Tag):
-            tag = await self._load_tag(at.name)
+            tag = await load_tag(self, at.name)
             return VersionInfo(
                 version=tag.version,
                 created_at_millis=tag.version_created_at_millis,
@@ -397,7 +396,7 @@ class Journal:
         try:
             root = await self.follower.root(version)
         except Expired as error:
-            await self._name_nearest_tag(error, version)
+            await name_nearest_tag(self, self.head.version, error, version)
             raise
         return VersionInfo(
             version=version,
@@ -414,36 +413,10 @@ class Journal:
         if isinstance(at, Back):
             return await version_back(at.count, (await self.latest()).version, self.follower.oldest)
         if isinstance(at, Tag):
-            return (await self._load_tag(at.name)).version
+            return (await load_tag(self, at.name)).version
         version = at.version if isinstance(at, Pinned) else at
         await self._head_for(version)
         return version
-
-    async def _name_nearest_tag(self, error: Expired, version: int) -> None:
-        """Name in the error the tag whose version is nearest to the expired version, if the catalog has tags."""
-        with contextlib.suppress(Corrupt):  # the expired version is the answer, whatever the head is like
-            nearest: TagDef | None = None
-            page = await self.list(self.head.version, Kind.TAG, limit=TAGS_LOOKED_AT_MAX)
-            loaded = await self.load(self.head.version, [fmt.tag_name(name) for name in page.names])
-            for name, stored in zip(page.names, loaded.objects, strict=True):
-                assert stored is not None
-                tag = decode_definition(Kind.TAG, stored.definition, stored.path)
-                assert isinstance(tag, TagDef)
-                if nearest is None or abs(tag.version - version) < abs(nearest.version - version):
-                    nearest, error.hint = (
-                        tag,
-                        f"{error.hint.partition(';')[0]}; tag {name} names version {tag.version}",
-                    )
-
-    async def _load_tag(self, name: str) -> TagDef:
-        """Load a tag at the head. Raises NotFound (`no_tag`)."""
-        key = fmt.check_object_name(fmt.tag_name(name), self.keys)
-        (stored,) = (await self.load(None, [key])).objects
-        if stored is None:
-            raise not_there(key)
-        definition = decode_definition(Kind.TAG, stored.definition, stored.path)
-        assert isinstance(definition, TagDef)
-        return definition
 
     async def _snapshot(self, at: At) -> Snapshot:
         """Return the tree of one version. A version that has expired is read from the pin of the tag that named it."""
@@ -457,7 +430,7 @@ class Journal:
             if not isinstance(at, Pinned) or not await self.storage.exists(
                 fmt.check_pin_pointer(at.pin_path)
             ):
-                await self._name_nearest_tag(error, version)
+                await name_nearest_tag(self, self.head.version, error, version)
                 raise
         copy = await read_pin(self.follower.log, at.pin_path)
         if copy.version != version:
@@ -942,24 +915,12 @@ class Journal:
     # --- pins
 
     async def create_pin(self, at: At) -> Pin:
-        name = at.name if isinstance(at, Tag) else ""
-        tag = await self._load_tag(name) if name else None
-        version = await self._version_of(at) if tag is None else tag.version
         log, new_id = self.follower.log, self._identities.uuid4
-        try:
-            path, copy = await create_pin(log, version, new_id=new_id)
-        except Expired:
-            if tag is None:
-                raise
-            path, copy = await copy_pin(log, tag.pin_path, new_id=new_id)
-            if await self._load_tag(name) != tag:  # its pin may be deleted by now
-                raise
-        return Pin(
-            path=path,
-            version=copy.version,
-            commit_id=copy.commit_id,
-            version_created_at_millis=copy.created_at_millis,
-        )
+        if isinstance(at, Tag):
+            name = at.name
+            tag = await load_tag(self, name)
+            return await pin_tag(log, tag, lambda: load_tag(self, name), new_id=new_id)
+        return await pin_version(log, await self._version_of(at), new_id=new_id)
 
     # --- subscriptions
 

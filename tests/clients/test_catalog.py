@@ -259,7 +259,8 @@ def test_versions_by_time(catalog: Catalog, space: str) -> None:
         (1 << 32, "bad_version"),
         (True, "bad_version"),
         (1.5, "bad_version"),
-        ("release-1", "not_supported"),
+        ("release 1", "bad_version"),
+        ("--release", "bad_version"),
     ],
 )
 def test_references_that_are_none(catalog: Catalog, when: Any, kind: str) -> None:

@@ -55,11 +55,6 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
         return self._at
 
     @property
-    def reference(self) -> At:
-        """The reference to the version with which every read asks. For a version that a tag named, it has the pin."""
-        return self._reference
-
-    @property
     def is_leased(self) -> bool:
         """Whether the snapshot has a lease. A lease that has run out counts."""
         return self._lease is not None
@@ -107,6 +102,11 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
 
     def _hold(self) -> Callable[[Storage], Storage] | None:
         return None if self._lease is None else self._lease.hold
+
+
+def reference_of(snapshot: AsyncSnapshot) -> At:
+    """Return the reference with which every read of a snapshot asks. For a version that a tag named, it has the pin."""
+    return snapshot._reference
 
 
 def snapshot_facts(at: VersionInfo, is_leased: bool) -> Facts:

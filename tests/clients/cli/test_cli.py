@@ -314,7 +314,7 @@ def test_wrong_usage_is_json_when_json_is_asked_for(run: Run, words: list[str]) 
         (["table", "show", "sales.nothing"], "NotFound", "no_table"),
         (["table", "list", "nothing"], "NotFound", "no_namespace"),
         (["table", "show", "sales.orders", "--at", "99"], "NotFound", "no_version"),
-        (["table", "show", "sales.orders", "--at", "yesterday"], "InvalidInput", "not_supported"),
+        (["table", "show", "sales.orders", "--at", "yesterday"], "NotFound", "no_tag"),
         (["table", "set", "sales.nothing", "a=b"], "NotFound", "no_table"),
         (["events", "--after", "a.b"], "InvalidInput", "bad_token"),
         (["outcome", "nonsense"], "InvalidInput", "bad_argument"),

@@ -172,7 +172,7 @@ def test_damaged_and_foreign_saved_transactions(run: Run, lake: str) -> None:
         (["transaction", "discard", "x"], 1, "not a transaction id"),
         (["transaction", "resume"], 2, "No such command"),
         (["diff"], 2, "Missing argument"),
-        (["diff", "x"], 1, "not a version"),
+        (["diff", "x"], 1, "there is no tag x"),
         (["diff", "0", "99"], 1, "no version 99"),
         (["dropped", "a b"], 1, "U+0020"),
         (["dropped", "--count", "0"], 2, "range"),

@@ -1,0 +1,88 @@
+"""Tags at the head of a catalog: finding one, the nearest one, and pinning a version for one (FORMAT.md)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import Corrupt, Expired
+from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.log.copies import Copy
+from alpheus_journal.log.pins import copy_pin, create_pin
+from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import At, Loaded, Page, Pin
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import TagDef
+from alpheus_journal.workspace.checks import not_there
+
+LOOKED_AT_MAX = 1000
+"""The tags that are looked at for the one to name in an error."""
+
+
+class Read(Protocol):
+    """The reads that this module needs."""
+
+    @property
+    def keys(self) -> fmt.Keys: ...
+
+    async def load(self, at: At, names: list[ObjectName]) -> Loaded: ...
+
+    async def list(
+        self, at: At, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page: ...
+
+
+async def load_tag(read: Read, name: str) -> TagDef:
+    """Load a tag at the head. Raises NotFound (`no_tag`)."""
+    key = fmt.check_object_name(fmt.tag_name(name), read.keys)
+    (stored,) = (await read.load(None, [key])).objects
+    if stored is None:
+        raise not_there(key)
+    definition = decode_definition(Kind.TAG, stored.definition, stored.path)
+    assert isinstance(definition, TagDef)
+    return definition
+
+
+async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) -> None:
+    """Name in the error the tag whose version is nearest to the expired version, if the catalog has tags."""
+    with contextlib.suppress(Corrupt):  # the expired version is the answer, whatever the head is like
+        nearest: TagDef | None = None
+        page = await read.list(head, Kind.TAG, limit=LOOKED_AT_MAX)
+        loaded = await read.load(head, [fmt.tag_name(name) for name in page.names])
+        for name, stored in zip(page.names, loaded.objects, strict=True):
+            assert stored is not None
+            tag = decode_definition(Kind.TAG, stored.definition, stored.path)
+            assert isinstance(tag, TagDef)
+            if nearest is None or abs(tag.version - version) < abs(nearest.version - version):
+                nearest = tag
+                error.hint = f"{error.hint.partition(';')[0]}; tag {name} names version {tag.version}"
+
+
+async def pin_version(log: Log, version: int, *, new_id: Callable[[], str]) -> Pin:
+    """Pin a version; see `Access.create_pin`."""
+    return _answer(*await create_pin(log, version, new_id=new_id))
+
+
+async def pin_tag(
+    log: Log, tag: TagDef, load_again: Callable[[], Awaitable[TagDef]], *, new_id: Callable[[], str]
+) -> Pin:
+    """Pin the version of a tag, from the tag's own pin where the version has expired. Raises Expired when the tag was
+    replaced or deleted meanwhile, because its pin may be deleted by then."""
+    try:
+        return await pin_version(log, tag.version, new_id=new_id)
+    except Expired:
+        made = _answer(*await copy_pin(log, tag.pin_path, new_id=new_id))
+        if await load_again() != tag:
+            raise
+        return made
+
+
+def _answer(path: str, copy: Copy) -> Pin:
+    return Pin(
+        path=path,
+        version=copy.version,
+        commit_id=copy.commit_id,
+        version_created_at_millis=copy.created_at_millis,
+    )
