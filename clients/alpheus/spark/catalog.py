@@ -33,7 +33,7 @@ from alpheus.spark.streams.sink import BatchFunction
 from alpheus.spark.streams.source import AlpheusSource, check_start, check_stream, version_of
 from alpheus.spark.tables import scan
 from alpheus.spark.tables.lake import Lake, name_missing_files, require_native
-from alpheus.spark.tables.reader import PinnedReader
+from alpheus.spark.tables.reader import PinnedReader, open_version
 from alpheus.spark.tables.scan import Where
 from alpheus.spark.tables.transaction import SparkTransaction
 from alpheus.spark.workers.check import check_workers
@@ -151,7 +151,7 @@ class SparkCatalog(Lake):
         table's sort order: use `orderBy`. `alpheus.Scan.ordered` merges sorted files without Spark.
         """
         table = self._table(name, at)
-        self._hold(table.version)
+        self._hold(table.version, at)
         with name_missing_files(self, lambda: table):
             return self.frame(table.definition, columns, where)
 
@@ -165,14 +165,14 @@ class SparkCatalog(Lake):
         require_native(table.definition)
         return table
 
-    def _hold(self, version: int) -> None:
-        """Lease a version from which a frame is made, as long as it is among the last `HELD_VERSIONS_MAX`."""
+    def _hold(self, version: int, at: When) -> None:
+        """Lease the version of `at`, from which a frame is made, while it is among the last `HELD_VERSIONS_MAX`."""
         if self._lease is False:
             return
         with self._holding:
             held = self._held.get(version)
             if held is None or held.has_lost_lease():
-                self._held[version] = self.catalog.at(version, lease=self._lease)
+                self._held[version] = open_version(self.catalog, version, at, lease=self._lease)
                 if held is not None:
                     held.close()
             self._held.move_to_end(version)
@@ -194,8 +194,8 @@ class SparkCatalog(Lake):
         names: str | Iterable[str] | None = None,
         after: int | None = None,
     ) -> DataFrame:
-        """Return a system table (`log`, `changes`, `objects`, `files`, `pipelines`, `subscriptions`) at one version;
-        see `alpheus.Catalog.system`. Its rows pass through the driver."""
+        """Return a system table (`log`, `changes`, `objects`, `files`, `pipelines`, `subscriptions`, `tags`) at one
+        version; see `alpheus.Catalog.system`. Its rows pass through the driver."""
         return self.spark.createDataFrame(self.catalog.system(name, at, names, after))
 
     def temp_view(

@@ -65,7 +65,7 @@ ELSEWHERE: dict[type, dict[str, str]] = {
 
 NO_VERBS = {
     "url", "id", "operations", "result", "catalog", "close", "is_up", "is_leased", "has_lost_lease", "add_properties",
-    "admin", "storage", "store_of", "job", "jobs", "job_run", "check_can_serve", "test",
+    "admin", "tags", "storage", "store_of", "job", "jobs", "job_run", "check_can_serve", "test",
 }  # fmt: skip
 """Attributes, and methods that ask neither storage nor a daemon."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
 
 import alpheus
-from alpheus.errors import AlreadyExists, Conflict, Corrupt, InvalidInput, NotFound
+from alpheus.errors import AlreadyExists, Conflict, Corrupt, Expired, InvalidInput, NotFound
 from alpheus.spark import SparkCatalog
 from alpheus.sync.portal import run
-from alpheus_journal.testing import listed
+from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.testing import Lake, listed
 
 pytestmark = SPARK_MARKS
 
@@ -385,6 +387,36 @@ def test_files_are_durable_before_a_commit_names_them(
     named = {os.path.basename(p) for p in _data_files(lake.catalog, "sales.orders")} - set(written)
     assert {step.removeprefix("sync ") for step in steps[:2]} == named
     assert all(pq.read_metadata(folder / p).num_rows for p in _data_files(lake.catalog, "sales.orders"))
+
+
+def test_tags(lake: SparkCatalog, spark: SparkSession) -> None:
+    """A tag stands wherever a version is given, also once its version has expired."""
+    lake.create_table("sales.t", spark.range(2))
+    tags = lake.catalog.tags
+    tags.create("v1", message="first")
+    tagged = tags.load("v1").version
+    lake.append("sales.t", spark.range(2, 4))
+    storage = lake.catalog.storage()
+    asyncio.run(Lake(LocalStorage(storage.url.removeprefix("file://"))).expire(below=tagged + 2))
+    with pytest.raises(Expired, match=f"tag v1 names version {tagged}"):
+        lake.read("sales.t", at=tagged)
+    assert ids(lake.read("sales.t", at="v1")) == [0, 1]
+    with lake.at("v1") as reader:
+        assert ids(reader.read("sales.t")) == [0, 1]
+    source = spark.read.format("alpheus").option("catalog", lake.catalog.url).option("at", "v1")
+    assert ids(source.load("sales.t")) == [0, 1]
+    assert lake.temp_view("sales.t", as_="tagged", at="v1") == "tagged"
+    assert spark.sql("SELECT count(*) AS id FROM tagged").first()[0] == 2
+    spark.catalog.dropTempView("tagged")
+    assert [(row.name, row.message) for row in lake.system("tags").collect()] == [("v1", "first")]
+    tags.create("v2")
+    changes = lake.changes("sales.t", after=tags.load("v2").version)
+    assert changes.count() == 0
+    lake.overwrite("sales.t", spark.range(1))
+    lake.catalog.restore_table("sales.t", at="v2")
+    assert ids(lake.read("sales.t")) == [0, 1, 2, 3]
+    with pytest.raises(NotFound, match="no tag v3"):
+        lake.at("v3")
 
 
 def test_system_tables(lake: SparkCatalog) -> None:

@@ -82,6 +82,7 @@ from alpheus.spark.streams.options import (
     options_of,
 )
 from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
+from alpheus.spark.tables.reader import open_version
 from alpheus.spark.workers.check import Travelling
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
@@ -242,7 +243,7 @@ class TableReader(Travelling, DataSourceReader):
                 steps = follow(catalog, asked.start_trail(), asked.after, asked.until)
                 sets = [found for _, changes in steps for change in changes for found in reader.read(change)]
             else:
-                at = catalog.at(self._table.version)
+                at = open_version(catalog, self._table.version, self._options.at)
                 table = at.load_table((self._table.namespace, self._table.name))
                 sets = reader.read_snapshot(table.definition, at.version, at.info.created_at)
         return parts_of(Slice(each, 0, len(each.files)) for each in sets)

@@ -7,14 +7,29 @@ from fnmatch import fnmatchcase
 
 from pyspark.sql import DataFrame
 
-from alpheus.catalog import Snapshot
+from alpheus.catalog import Catalog, Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
-from alpheus.session.arguments import Name
+from alpheus.session.arguments import Name, When
 from alpheus.spark.files.schemas import quoted
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Expired, InvalidInput
+
+
+def open_version(catalog: Catalog, version: int, at: When, *, lease: bool | float | None = False) -> Snapshot:
+    """Open a version that was found at `at`. A version that has expired is read by the tag that named it.
+
+    Raises Expired where `at` is no tag, and where the tag names another version by now.
+    """
+    try:
+        return catalog.at(version, lease=lease)
+    except Expired:
+        snapshot = catalog.at(at, lease=lease)
+        if snapshot.version != version:
+            snapshot.close()
+            raise
+        return snapshot
 
 
 class PinnedReader(Closing):
