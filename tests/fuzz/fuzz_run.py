@@ -37,10 +37,11 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # the other allocators reser
 _M_ARENA_MAX = -8
 ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1) if sys.platform == "linux" else None
 
-from fuzz_hints import HINT_TARGETS  # noqa: E402 - after the allocator is chosen
+from fuzz_copies import COPY_TARGETS  # noqa: E402 - after the allocator is chosen
+from fuzz_hints import HINT_TARGETS  # noqa: E402
 from fuzz_targets import TARGETS, Flaw, Target  # noqa: E402
 
-TARGETS |= HINT_TARGETS
+TARGETS |= COPY_TARGETS | HINT_TARGETS
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
