@@ -39,7 +39,9 @@ async def load_tag(read: Read, name: str) -> TagDef:
     key = fmt.check_object_name(fmt.tag_name(name), read.keys)
     (stored,) = (await read.load(None, [key])).objects
     if stored is None:
-        hint = "list the tags to see the names, or give a version number or a time such as 2026-03-01T12:00:00Z"
+        hint = (
+            "list the tags to see the names, or give a version number or a time such as 2026-03-01T12:00:00Z"
+        )
         raise not_there(key, hint=hint)
     definition = decode_definition(Kind.TAG, stored.definition, stored.path)
     assert isinstance(definition, TagDef)
