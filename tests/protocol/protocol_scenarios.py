@@ -24,6 +24,7 @@ from protocol_model import (
     restore,
     resume,
     save,
+    settle,
     tag,
     untag,
     write,
@@ -39,11 +40,12 @@ class Scenario(NamedTuple):
     """Versions: a set of files (of a root), a root, or None for a tombstone."""
     actors: dict[str, Any]
     """The function of each actor and its arguments behind the rules."""
-    file_count: int
     pins: tuple[Any, ...] = ()
     lease_count: int = 0
     unsafe: tuple[str, ...] = ()
     """The unsafe changes that this scenario must catch."""
+    harmless: tuple[str, ...] = ()
+    """Changes that this scenario shows to be safe."""
 
     def explore(self, states_max: int, unsafe: str = "", *, traced: bool = False) -> Report:
         rules = self.rules._replace(unsafe=unsafe)
@@ -66,196 +68,192 @@ class Scenario(NamedTuple):
         return Store(
             clock=self.rules.age_min,
             files=files,
-            born=(0,) * self.file_count,
+            born=(0,) * FILE_COUNT,
             slots=tuple(slots),
             oldest=0,
             pins=self.pins,
             leases=(0,) * self.lease_count,
         )
 
+    def settle(self, store: Store) -> str:
+        """Return what two collections leave though nothing reaches it."""
+        return settle(self.rules, store, (fence(50).fence, fence(51).fence))
+
+
+FILE_COUNT = 10
+
 
 def fence(name: int) -> Collector:
     return Collector(Transaction(name, name, fence=True))
 
 
-def _bits(*places: int) -> int:
-    return sum(1 << place for place in places)
+def writer(name: int, *uploads: int, **given: Any) -> tuple[Any, Writer]:
+    """A writer that uploads a node; a file for each time."""
+    return write, Writer(Transaction(name, name, nodes=tuple(1 << place for place in uploads), **given))
 
+
+F = [1 << place for place in range(FILE_COUNT)]
+ADD_1 = Transaction(1, 1, add=F[1])
+COLLECTOR = (collect, fence(8))
+COLLECTOR_2 = (collect, fence(9))
+EXPIRER = (expire,)
 
 SCENARIOS = {
-    # Three writers, of which two have one id; a put lands late, a reply is lost.
+    # Three writers, two of them with one id; puts land late, a reply is lost.
     "commits": Scenario(
-        Rules(clock_max=1, age_min=1, nodes=_bits(0, 2, 3, 4, 5)),
-        (_bits(0),),
+        Rules(age_min=1, clock_max=1, nodes=F[0] | F[2] | F[3]),
+        (F[0],),
         {
-            "writer": (write, Writer(Transaction(1, 1, nodes=(_bits(2), _bits(3)), faults="delayed"))),
-            "request": (
-                write_again,
-                Writer(Transaction(2, 2, add=_bits(1), faults="delayed"), data=_bits(1), begin=0),
-                1,
-            ),
-            "again": (write_again, Writer(Transaction(3, 2, add=_bits(1), faults="lost"), data=_bits(1), begin=0), 1),
-            "expirer": (expire,),
-            "expirer 2": (expire,),
+            "writer": writer(1, 2, 3, faults="delayed"),
+            "request": (write_again, Writer(ADD_1._replace(id=2, faults="delayed"), data=F[1], begin=0), 1),
+            "again": (write_again, Writer(ADD_1._replace(id=2, name=2, faults="lost"), data=F[1], begin=0), 1),
+            "expirer": EXPIRER,
         },
-        6,
-        unsafe=("freed_slots",),
+        unsafe=("freed_slots", "tombstones_passed"),
     ),
     # Nodes are safe by fences alone, with minimum age 0.
     "fences": Scenario(
-        Rules(age_min=0, nodes=_bits(0, 1, 2, 3, 4, 5, 6, 7)),
-        (_bits(0), _bits(1)),
+        Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6]),
+        (F[0],),
+        {"writer": writer(1, 2, 3, 4, faults="lost"), "writer 2": writer(2, 5, 6), "collector": COLLECTOR},
+        unsafe=("no_fence", "fence_before_listing", "reused_uploads"),
+    ),
+    # A fence may expire before a writer reads it.
+    "expired fences": Scenario(
+        Rules(age_min=0, nodes=F[0] | F[2] | F[3]),
+        (F[0],),
         {
-            "writer": (write, Writer(Transaction(1, 1, nodes=(_bits(2), _bits(3), _bits(4)), faults="lost"))),
-            "writer 2": (write, Writer(Transaction(2, 2, nodes=(_bits(5), _bits(6), _bits(7))))),
-            "expirer": (expire,),
-            "collector": (collect, fence(8)),
+            "writer": writer(1, 2, 3),
+            "writer 2": (write, Writer(Transaction(2, 2))),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
         },
-        8,
-        unsafe=("no_fence", "fence_before_listing", "reused_uploads", "tombstones_passed", "oldest_trusted"),
+        unsafe=("tombstones_passed", "oldest_trusted"),
     ),
     "revision 1": Scenario(
-        Rules(age_min=0, nodes=_bits(0, 1, 2, 3, 4, 5)),
-        (_bits(0), _bits(1)),
-        {
-            "old writer": (write, Writer(Transaction(1, 1, nodes=(_bits(2), _bits(3)), revision=1))),
-            "writer": (write, Writer(Transaction(2, 2, nodes=(_bits(4), _bits(5))))),
-            "collector": (collect, fence(8)),
-        },
-        6,
+        Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5]),
+        (F[0], F[1]),
+        {"old writer": writer(1, 2, 3, revision=1), "writer": writer(2, 4, 5), "collector": COLLECTOR},
         unsafe=("revision_1_writer",),
     ),
     # A data file is uploaded before its writer looks at the head: the time in the id protects it.
     "age": Scenario(
-        Rules(age_min=1, clock_max=3, nodes=_bits(0, 2, 3, 4)),
-        (_bits(0),),
+        Rules(age_min=1, clock_max=3, nodes=F[0] | F[2] | F[3]),
+        (F[0],),
         {
-            "writer": (
-                write,
-                Writer(Transaction(1, 1, add=_bits(1), nodes=(_bits(2), _bits(3), _bits(4))), data=_bits(1)),
-            ),
-            "collector": (collect, fence(8)),
-            "collector 2": (collect, fence(9)),
+            "writer": (write, Writer(ADD_1._replace(nodes=(F[2], F[3])), data=F[1])),
+            "writer 2": (write, Writer(Transaction(2, 2))),
+            "collector": COLLECTOR,
         },
-        5,
         unsafe=("id_age_untested", "no_minimum_age"),
     ),
     "same name": Scenario(
-        Rules(age_min=1, clock_max=3, nodes=_bits(0)),
-        (_bits(0),),
+        Rules(age_min=1, clock_max=3),
+        (F[0],),
         {
-            "request": (write_again, Writer(Transaction(1, 1, add=_bits(1)), data=_bits(1), begin=0), 1),
-            "again": (write_again, Writer(Transaction(2, 1, add=_bits(1)), data=_bits(1), begin=0), 1),
-            "collector": (collect, fence(8)),
+            "request": (write_again, Writer(ADD_1, data=F[1], begin=0), 1),
+            "again": (write_again, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
+            "collector": COLLECTOR,
         },
-        2,
         unsafe=("age_by_file",),
     ),
+    # The slow expirer chose when version 1 was the head.
     "pins": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=_bits(0, 1, 2, 3)),
-        (_bits(0), _bits(1)),
+        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2]),
+        (F[0], F[1], F[2]),
         {
             "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0, version=1)),
-            "writer": (write, Writer(Transaction(2, 2, nodes=(_bits(2), _bits(3))))),
-            "expirer": (expire,),
-            "expirer 2": (expire,),
-            "collector": (collect, fence(8)),
+            "expirer": EXPIRER,
+            "slow expirer": (expire, 1),
+            "collector": COLLECTOR,
         },
-        4,
         pins=(0,),
         unsafe=("pin_check_by_oldest", "pin_after_check"),
     ),
     "hand-over": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=_bits(0, 1)),
-        (_bits(0), _bits(1)),
+        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
+        (F[0], F[1]),
         {
-            "restorer": (restore, Pinner(Transaction(1, 1, add=_bits(0)), pin=0, version=0)),
-            "expirer": (expire,),
-            "collector": (collect, fence(8)),
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, version=0)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
         },
-        2,
         pins=(0,),
         unsafe=("one_round", "unpin_before_commit", "pin_age_untested"),
     ),
+    # The file of version 0 goes from a pin to version 3 or so, to another pin, and to a version again.
     "hand-over twice": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=_bits(0, 1, 2, 3)),
-        (None, _bits(1)),
+        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2]),
+        (None, F[1]),
         {
-            "restorer": (restore, Pinner(Transaction(1, 1, add=_bits(0)), pin=0, born=1)),
-            "restorer 2": (restore, Pinner(Transaction(2, 2, add=_bits(0)), pin=1, version=2)),
-            "writer": (write, Writer(Transaction(3, 3, nodes=(_bits(2), _bits(3))))),
-            "expirer": (expire,),
-            "collector": (collect, fence(8)),
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, born=1)),
+            "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3)),
+            "writer": writer(3, 2),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
         },
-        4,
-        pins=(Pin(_bits(0), 1), 0),
+        pins=(Pin(F[0], 1), 0),
         unsafe=("two_rounds",),
     ),
     "leases": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=5, nodes=_bits(0, 1)),
-        (_bits(0), _bits(1)),
-        {
-            "reader": (read, Reader(version=0, lease=0, renewals=1)),
-            "expirer": (expire,),
-            "collector": (collect, fence(8)),
-        },
-        2,
+        Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1]),
+        (F[0], F[1]),
+        {"reader": (read, Reader(version=0, lease=0, renewals=1)), "expirer": EXPIRER, "collector": COLLECTOR},
         lease_count=1,
         unsafe=("leases_unread",),
     ),
     "lease check": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=1, nodes=_bits(0, 1, 2, 3)),
-        (_bits(0), _bits(1)),
+        Rules(age_min=1, lease_time=2, clock_max=1, nodes=F[0] | F[1] | F[2]),
+        (F[0], F[1], F[2]),
         {
             "reader": (read, Reader(version=1, lease=0)),
-            "writer": (write, Writer(Transaction(2, 2, nodes=(_bits(2), _bits(3))))),
-            "expirer": (expire,),
-            "expirer 2": (expire,),
-            "collector": (collect, fence(8)),
+            "expirer": EXPIRER,
+            "slow expirer": (expire, 1),
+            "collector": COLLECTOR,
         },
-        4,
         lease_count=1,
         unsafe=("lease_check_by_oldest",),
     ),
-    "long writers": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=6, nodes=_bits(0)),
-        (_bits(0),),
-        {
-            "writer": (
-                write,
-                Writer(Transaction(1, 1, add=_bits(1)), data=_bits(1), lease=0, renewals=1),
-            ),
-            "collector": (collect, fence(8)),
-            "collector 2": (collect, fence(9)),
-        },
-        2,
+    "long writer": Scenario(
+        Rules(age_min=1, lease_time=2, clock_max=5),
+        (F[0],),
+        {"writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)), "collector": COLLECTOR},
         lease_count=1,
-        unsafe=("leases_unread", "lease_untested", "lease_time_untested", "lease_name_untested"),
+        unsafe=("leases_unread", "lease_untested", "lease_time_untested"),
+        harmless=("lease_name_untested",),
     ),
     "saved": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=6, nodes=_bits(0)),
-        (_bits(0),),
+        Rules(age_min=1, lease_time=2, clock_max=5),
+        (F[0],),
         {
-            "saver": (save, Writer(Transaction(1, 1, add=_bits(1)), data=_bits(1), lease=0, begin=0)),
-            "resumer": (resume, Writer(Transaction(2, 1, add=_bits(1)), data=_bits(1), lease=0, begin=0)),
-            "collector": (collect, fence(8)),
-            "collector 2": (collect, fence(9)),
+            "saver": (save, Writer(ADD_1, data=F[1], lease=0, begin=0)),
+            "resumer": (resume, Writer(ADD_1._replace(name=2), data=F[1], lease=0, begin=0)),
+            "collector": COLLECTOR,
         },
-        2,
         lease_count=1,
-        unsafe=("leases_unread", "lease_untested", "lease_time_untested", "lease_name_untested"),
+        unsafe=("leases_unread", "lease_untested"),
+        harmless=("lease_name_untested", "lease_time_untested"),
     ),
     "tags": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=_bits(0, 1)),
-        (None, Root(_bits(1), 0, 1, 0, 0)),
+        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
+        (None, Root(F[1], 0, 1, 0, 0)),
         {
             "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
-            "restorer": (restore, Pinner(Transaction(2, 2, add=_bits(0)), pin=1, source=0)),
-            "expirer": (expire,),
-            "collector": (collect, fence(8)),
+            "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, source=0)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
         },
-        2,
-        pins=(Pin(_bits(0), 0), 0),
+        pins=(Pin(F[0], 0), 0),
         unsafe=("tag_not_checked",),
+    ),
+    # The collector lists what expirers wrote down, if they did.
+    "candidates": Scenario(
+        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
+        (F[0], F[1]),
+        {
+            "writer": writer(1, 2, 3),
+            "expirer": EXPIRER,
+            "collector": (collect, fence(8)._replace(source="candidates")),
+        },
     ),
 }
