@@ -23,6 +23,7 @@ Program = Generator[Request, Any, Any]
 STORE_BITS = 24
 NODE_BITS = 18
 STORE_MASK = (1 << STORE_BITS) - 1
+DEEP_BATCH = 1024
 NODE_MASK = (1 << NODE_BITS) - 1
 
 
@@ -85,6 +86,7 @@ class _Machine:
             request, key = None, ("end", end.value)
             self.outcomes.add(end.value)
         number = self.numbers.setdefault(key, len(self.requests))
+        assert number <= NODE_MASK
         if number == len(self.requests):
             self.requests.append(request)
             self.histories.append(history)
@@ -130,10 +132,12 @@ class Exploration:
             if self.machines[left] is self.machines[right]
         ]
 
-    def explore(self, states_max: int, *, traced: bool = False) -> Report:
+    def explore(self, states_max: int, *, traced: bool = False, deep: bool = False) -> Report:
         """Visit states until none is new, `states_max` are visited, or a violation is found.
 
-        `traced` keeps the predecessor of each state, for the trace. Without it a violation has an empty trace.
+        The search goes breadth first, so a trace is the shortest. With `deep` it continues from the states found last: it
+        comes to late states although the bound is small. `traced` keeps the predecessor of each state; without it a
+        violation has an empty trace.
         """
         state = self._number(self.world.start())
         for machine, shift in zip(self.machines, self.shifts, strict=True):
@@ -149,7 +153,8 @@ class Exploration:
         while frontier and len(visited) < states_max and not violation:
             following = []
             depth += 1
-            for state in frontier:
+            batch = frontier[-DEEP_BATCH:] if deep else frontier
+            for state in batch:
                 number = state & STORE_MASK
                 try:
                     changes = []
@@ -178,7 +183,10 @@ class Exploration:
                                 parents[new] = state
                 if len(visited) >= states_max:
                     break
-            if not violation:
+            if deep:
+                del frontier[-DEEP_BATCH:]
+                frontier += following
+            else:
                 frontier = following
         trace = self._trace(parents, state) if violation and traced else []
         outcomes: dict[str, set[str]] = {}
@@ -194,6 +202,7 @@ class Exploration:
                 raise Violation(broken)
             number = self.store_numbers[store] = len(self.stores)
             self.stores.append(store)
+            assert number <= STORE_MASK
         return number
 
     def _step(self, place: int, node: int, number: int) -> tuple[int, ...]:

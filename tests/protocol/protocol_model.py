@@ -83,6 +83,10 @@ class Rules(NamedTuple):
 
     def is_young(self, born: int, clock: int) -> bool:
         """Return whether a thing is younger than half the minimum age."""
+        if self.unsafe == "age_up_to_minimum":
+            return clock - born < self.age_min
+        if self.unsafe == "age_past_minimum":
+            return clock - born <= self.age_min
         return 2 * (clock - born) < self.age_min
 
 
@@ -327,6 +331,12 @@ class Storage:
             return store, (False, store.clock)
         return self._hold_lease(store, place)
 
+    def _test_lease_by_tag(self, store: Store, place: int, source: int) -> tuple[Store, Any]:
+        """Read the head again. If a tag of it names the same pin, the lease holds from here on."""
+        if not self._head(store)[1][1].pins >> source & 1:
+            return store, (False, store.clock)
+        return self._hold_lease(store, place)
+
     def _test_lease_by_hint(self, store: Store, place: int, version: int) -> tuple[Store, Any]:
         return (store, (False, store.clock)) if store.oldest > version else self._hold_lease(store, place)
 
@@ -349,10 +359,11 @@ class Storage:
 
     def _list_expired_leases(self, store: Store) -> tuple[Store, int]:
         """Reply: the leases whose time ran out a lease time ago."""
+        grace = 1 if self.rules.unsafe == "leases_end_at_once" else 2
         ended = (
             1 << place
             for place, lease in enumerate(store.leases)
-            if lease and store.clock - lease.born >= 2 * self.rules.lease_time
+            if lease and store.clock - lease.born >= self.rules.lease_time * grace
         )
         return store, sum(ended)
 
@@ -406,6 +417,8 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> 
         root = wanted.execute(rules, root, node, version)
         outcome = yield ("put", version, root, wanted.faults)
         while outcome == "unknown":
+            if rules.unsafe == "unpin_while_unknown":
+                return "OutcomeUnknown"
             outcome = yield ("put", version, root, "")
         if outcome == "created":
             return "committed"
@@ -452,7 +465,7 @@ def write(rules: Rules, me: Writer) -> Program:
         while left:
             left -= 1
             renewed = yield ("renew lease", me.lease, me.data)
-            if renewed - born >= rules.lease_time:
+            if renewed - born >= rules.lease_time and rules.unsafe != "renewal_untested":
                 return "lease ran out"
             born = renewed
             del renewed
@@ -529,6 +542,13 @@ def tag(rules: Rules, me: Pinner) -> Program:
     return outcome
 
 
+def tag_by_name(rules: Rules, me: Pinner) -> Program:
+    """A tag whose pin has a fresh name, or, unsafe, the name that another process gave its pin."""
+    if rules.unsafe == "pin_name_reused":
+        me = me._replace(pin=0, wanted=me.wanted._replace(tag=1))
+    return (yield from tag(rules, me))
+
+
 def untag(rules: Rules, me: Pinner) -> Program:
     """Commit the removal of the entry. Collection does the rest."""
     return (yield from commit(rules, me.wanted, Proof()))
@@ -581,51 +601,65 @@ def _pin_version(rules: Rules, me: Pinner) -> Program:
 
 def _pin_tag(rules: Rules, me: Pinner) -> Program:
     """The source is an entry of the head: copy its pin, then look whether the head still names the source's pin."""
-    version, root, clock = yield ("head",)
-    named = root.pins >> me.source & 1
-    del version, root, clock
-    if not named:
-        return "Expired"
-    files = yield ("read pin", me.source)
+    files = yield from _read_tag(me.source)
     if files is ABSENT:
         return "Expired"
     born = yield ("write pin", me.pin, files)
     del files
     if rules.unsafe == "tag_not_checked":
         return born
-    version, root, clock = yield ("head",)
+    root = (yield ("head",))[1]
     named = root.pins >> me.source & 1
-    del version, root, clock
+    del root
     if not named:
         yield ("drop pin", me.pin)
         return "Expired"
     return born
 
 
+def _read_tag(pin: int) -> Program:
+    """Return the files of a pin that the head names, else ABSENT."""
+    root = (yield ("head",))[1]
+    if not root.pins >> pin & 1:
+        return ABSENT
+    del root
+    return (yield ("read pin", pin))
+
+
 class Reader(NamedTuple):
-    version: int
     lease: int
+    version: int = 0
     renewals: int = 0
+    source: int = -1
+    """The pin of a tag that it reads, in place of a version."""
 
 
 def read(rules: Rules, me: Reader) -> Program:
     """FORMAT.md, "Leases": read the root, write the lease, then read the slot again. `Storage.check` looks at what it
     reads: its files exist while the lease lives."""
-    root = yield ("slot", me.version)
-    if not isinstance(root, Root):
+    if me.source >= 0:
+        files = yield from _read_tag(me.source)
+        test = ("test lease by tag", me.lease, me.source)
+    else:
+        root = yield ("slot", me.version)
+        files = root.tree if isinstance(root, Root) else ABSENT
+        del root
+        test = ("test lease", me.lease, me.version)
+    if files is ABSENT:
         return "Expired"
-    files = root.tree
-    del root
+    if rules.unsafe == "lease_check_by_oldest":
+        test = ("test lease by hint", me.lease, me.version)
+    if rules.unsafe == "tag_not_checked":
+        test = ("hold lease", me.lease)
     born = yield ("write lease", me.lease, files)
-    how = "test lease by hint" if rules.unsafe == "lease_check_by_oldest" else "test lease"
-    holds, clock = yield (how, me.lease, me.version)
+    holds, clock = yield test
     if not holds:
         yield ("drop lease", me.lease)
         return "Expired"
     if clock - born >= rules.lease_time:
         yield ("drop lease", me.lease)
         return "lease_expired"
-    del holds, clock, how
+    del holds, clock, test
     left = me.renewals
     while left:
         left -= 1

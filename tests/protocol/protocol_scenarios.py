@@ -26,6 +26,7 @@ from protocol_model import (
     save,
     settle,
     tag,
+    tag_by_name,
     untag,
     write,
     write_again,
@@ -47,10 +48,10 @@ class Scenario(NamedTuple):
     harmless: tuple[str, ...] = ()
     """Changes that this scenario shows to be safe."""
 
-    def explore(self, states_max: int, unsafe: str = "", *, traced: bool = False) -> Report:
+    def explore(self, states_max: int, unsafe: str = "", *, traced: bool = False, deep: bool = False) -> Report:
         rules = self.rules._replace(unsafe=unsafe)
         actors = {name: (function, (rules, *given)) for name, (function, *given) in self.actors.items()}
-        return Exploration(Storage(rules, self.begin()), actors).explore(states_max, traced=traced)
+        return Exploration(Storage(rules, self.begin()), actors).explore(states_max, traced=traced, deep=deep)
 
     def begin(self) -> Store:
         """Files of the history have time 0, and the clock shows the minimum age: all of them are old."""
@@ -138,14 +139,15 @@ SCENARIOS = {
     ),
     # A data file is uploaded before its writer looks at the head: the time in the id protects it.
     "age": Scenario(
-        Rules(age_min=1, clock_max=3, nodes=F[0] | F[2] | F[3]),
+        Rules(age_min=2, clock_max=6, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
             "writer": (write, Writer(ADD_1._replace(nodes=(F[2], F[3])), data=F[1])),
             "writer 2": (write, Writer(Transaction(2, 2))),
             "collector": COLLECTOR,
         },
-        unsafe=("id_age_untested", "no_minimum_age"),
+        unsafe=("id_age_untested", "no_minimum_age", "age_past_minimum"),
+        harmless=("age_up_to_minimum",),
     ),
     "same name": Scenario(
         Rules(age_min=1, clock_max=3),
@@ -174,12 +176,12 @@ SCENARIOS = {
         Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
         (F[0], F[1]),
         {
-            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, version=0)),
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0], faults="delayed"), pin=0, version=0)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
         pins=(0,),
-        unsafe=("one_round", "unpin_before_commit", "pin_age_untested"),
+        unsafe=("one_round", "unpin_before_commit", "unpin_while_unknown", "pin_age_untested"),
     ),
     # The file of version 0 goes from a pin to version 3 or so, to another pin, and to a version again.
     "hand-over twice": Scenario(
@@ -219,8 +221,8 @@ SCENARIOS = {
         (F[0],),
         {"writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)), "collector": COLLECTOR},
         lease_count=1,
-        unsafe=("leases_unread", "lease_untested", "lease_time_untested"),
-        harmless=("lease_name_untested",),
+        unsafe=("leases_unread", "lease_untested", "lease_time_untested", "renewal_untested"),
+        harmless=("lease_name_untested", "leases_end_at_once"),
     ),
     "saved": Scenario(
         Rules(age_min=1, lease_time=2, clock_max=5),
@@ -246,6 +248,31 @@ SCENARIOS = {
         pins=(Pin(F[0], 0), 0),
         unsafe=("tag_not_checked",),
     ),
+    "reader of a tag": Scenario(
+        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
+        (None, Root(F[1], 0, 1, 0, 0)),
+        {
+            "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
+            "reader": (read, Reader(source=0, lease=0)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        pins=(Pin(F[0], 0),),
+        lease_count=1,
+        unsafe=("tag_not_checked",),
+    ),
+    # A collector that was slow deletes a pin after another process has written one.
+    "names of pins": Scenario(
+        Rules(age_min=1, clock_max=3),
+        (F[0],),
+        {
+            "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0)),
+            "tagger 2": (tag_by_name, Pinner(Transaction(2, 2, tag=2), pin=1)),
+            "collector": COLLECTOR,
+        },
+        pins=(0, 0),
+        unsafe=("pin_name_reused",),
+    ),
     # The collector lists what expirers wrote down, if they did.
     "candidates": Scenario(
         Rules(age_min=1, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
@@ -257,3 +284,109 @@ SCENARIOS = {
         },
     ),
 }
+
+GROWN = {
+    "fences, grown": Scenario(
+        Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
+        (F[0], F[1]),
+        {
+            "writer": writer(1, 2, 3, 4, faults="delayed"),
+            "writer 2": writer(2, 5, 6, 7, faults="lost"),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+    ),
+    "three writers": Scenario(
+        Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
+        (F[0],),
+        {
+            "writer": writer(1, 2, 3),
+            "writer 2": writer(2, 4, 5, faults="delayed"),
+            "writer 3": writer(3, 6, 7),
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+    ),
+    "age, grown": Scenario(
+        Rules(age_min=1, clock_max=4, nodes=F[0] | F[2] | F[3] | F[4] | F[5]),
+        (F[0],),
+        {
+            "writer": (write, Writer(ADD_1._replace(nodes=(F[2], F[3])), data=F[1])),
+            "writer 2": (write, Writer(Transaction(2, 2, add=F[6], nodes=(F[4], F[5])), data=F[6])),
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+    ),
+    "pins, grown": Scenario(
+        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2] | F[3]),
+        (F[0], F[1]),
+        {
+            "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0, version=1)),
+            "writer": writer(2, 2, 3),
+            "expirer": EXPIRER,
+            "expirer 2": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        pins=(0,),
+    ),
+    "lease check, grown": Scenario(
+        Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1] | F[2] | F[3]),
+        (F[0], F[1]),
+        {
+            "reader": (read, Reader(version=1, lease=0, renewals=1)),
+            "writer": writer(2, 2, 3),
+            "expirer": EXPIRER,
+            "expirer 2": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        lease_count=1,
+    ),
+    "long writer, grown": Scenario(
+        Rules(age_min=1, lease_time=2, clock_max=6),
+        (F[0],),
+        {
+            "writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)),
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+        lease_count=1,
+    ),
+    "saved, grown": Scenario(
+        Rules(age_min=1, lease_time=2, clock_max=5),
+        (F[0],),
+        {
+            "saver": (save, Writer(ADD_1._replace(faults="delayed"), data=F[1], lease=0, begin=0)),
+            "resumer": (resume, Writer(ADD_1._replace(name=2, faults="lost"), data=F[1], lease=0, begin=0)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        lease_count=1,
+    ),
+    "tags, grown": Scenario(
+        Rules(age_min=1, clock_max=2, lease_time=1, nodes=F[0] | F[1]),
+        (None, Root(F[1], 0, 1, 0, 0)),
+        {
+            "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
+            "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, source=0)),
+            "reader": (read, Reader(source=0, lease=0)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        pins=(Pin(F[0], 0), 0),
+        lease_count=1,
+    ),
+    "everything": Scenario(
+        Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1] | F[2] | F[3]),
+        (F[0], F[1]),
+        {
+            "writer": (write, Writer(Transaction(1, 1, add=F[4], nodes=(F[2], F[3])), data=F[4], lease=0, renewals=1)),
+            "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=0, version=0)),
+            "reader": (read, Reader(version=0, lease=1)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        pins=(0,),
+        lease_count=2,
+    ),
+}
+"""Larger sets of the same actors, for the slow lane."""
