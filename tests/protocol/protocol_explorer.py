@@ -15,6 +15,7 @@ Rules for programs: they are deterministic, their variables are hashable, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 Request = tuple[Any, ...]
@@ -23,11 +24,11 @@ Program = Generator[Request, Any, Any]
 STORE_BITS = 24
 NODE_BITS = 18
 STORE_MASK = (1 << STORE_BITS) - 1
-DEEP_BATCH = 1024
+DEEP_BATCH = 64
 NODE_MASK = (1 << NODE_BITS) - 1
 
 
-class Violation(Exception):  # noqa: N818
+class Violation(Exception):
     """A promise was broken. Its text says which one."""
 
 
@@ -113,7 +114,9 @@ def _place(program: Program) -> Hashable:
 class Exploration:
     """Breadth-first search over all interleavings of the actors. `actors` maps a name to (function, arguments)."""
 
-    def __init__(self, world: World, actors: dict[str, tuple[Callable[..., Program], tuple[Any, ...]]]) -> None:
+    def __init__(
+        self, world: World, actors: dict[str, tuple[Callable[..., Program], tuple[Any, ...]]]
+    ) -> None:
         self.world = world
         self.names = [*actors]
         machines: dict[Any, _Machine] = {}
@@ -135,8 +138,8 @@ class Exploration:
     def explore(self, states_max: int, *, traced: bool = False, deep: bool = False) -> Report:
         """Visit states until none is new, `states_max` are visited, or a violation is found.
 
-        The search goes breadth first, so a trace is the shortest. With `deep` it continues from the states found last: it
-        comes to late states although the bound is small. `traced` keeps the predecessor of each state; without it a
+        The search goes breadth first, so a trace is the shortest. With `deep` it continues from the states found
+        last, so it comes to late states although the bound is small. `traced` keeps the predecessor of each state; without it a
         violation has an empty trace.
         """
         state = self._number(self.world.start())
@@ -258,7 +261,7 @@ class Exploration:
             path.append(parents[path[-1]])
         path.reverse()
         lines = []
-        for state, following in zip(path, path[1:], strict=False):
+        for state, following in pairwise(path):
             lines.append(next(text for text, new, _ in self._successors(state) if new == following))
         lines.append(next(f"{text}  ** {broken}" for text, _, broken in self._successors(last) if broken))
         return lines

@@ -80,6 +80,10 @@ class Rules(NamedTuple):
     lease_time: int = 2
     nodes: int = 0
     """The files that are nodes: a commit replaces the node of the version below."""
+    pins_left: bool = False
+    """Whether restores leave their pin to collection instead of dropping it after the commit."""
+    candidates: bool = False
+    """Whether expirers write candidates."""
 
     def is_young(self, born: int, clock: int) -> bool:
         """Return whether a thing is younger than half the minimum age."""
@@ -137,7 +141,10 @@ class Proof(NamedTuple):
         if self.kind in ("id", "pin"):
             return rules.is_young(self.born, clock) or rules.unsafe == f"{self.kind}_age_untested"
         if self.kind in ("lease", "saved"):
-            alive = clock - self.born < rules.lease_time or rules.unsafe in ("lease_time_untested", "lease_untested")
+            alive = clock - self.born < rules.lease_time or rules.unsafe in (
+                "lease_time_untested",
+                "lease_untested",
+            )
             named = disregarded & self.lease and rules.unsafe not in ("lease_name_untested", "lease_untested")
             return alive and not named
         return True
@@ -193,7 +200,12 @@ class Storage:
                         return f"version {version} has a tag of {_name(missing)}, which was deleted"
                 place += 1
         for lease in store.leases:
-            if lease and lease.held and store.clock - lease.born < self.rules.lease_time and lease.files & ~store.files:
+            if (
+                lease
+                and lease.held
+                and store.clock - lease.born < self.rules.lease_time
+                and lease.files & ~store.files
+            ):
                 return f"a reader holds a lease of {_name(lease.files & ~store.files)}, which was deleted"
         return ""
 
@@ -277,8 +289,12 @@ class Storage:
     def _delete(self, store: Store, files: int, pins: int, leases: int) -> tuple[Store, str]:
         born = tuple(0 if files >> place & 1 else time for place, time in enumerate(store.born))
         kept_pins = tuple(ABSENT if pins >> place & 1 else pin for place, pin in enumerate(store.pins))
-        kept_leases = tuple(ABSENT if leases >> place & 1 else lease for place, lease in enumerate(store.leases))
-        return store._replace(files=store.files & ~files, born=born, pins=kept_pins, leases=kept_leases), "done"
+        kept_leases = tuple(
+            ABSENT if leases >> place & 1 else lease for place, lease in enumerate(store.leases)
+        )
+        return store._replace(
+            files=store.files & ~files, born=born, pins=kept_pins, leases=kept_leases
+        ), "done"
 
     def _write_candidates(self, store: Store, first: int, end: int) -> Any:
         """Write what versions first..end-1 name and version `end` does not reach. It may be lost, or not written."""
@@ -302,11 +318,14 @@ class Storage:
     def _drop_pin(self, store: Store, place: int) -> tuple[Store, str]:
         return store._replace(pins=_set(store.pins, place, ABSENT)), "done"
 
-    def _list_pins(self, store: Store, cutoff: int) -> tuple[Store, Any]:
-        """Reply: files of pins above the cutoff, and the files of each other pin."""
+    def _list_pins(self, store: Store, cutoff: int, page: int = -1) -> tuple[Store, Any]:
+        """Reply: files of pins above the cutoff, and the files of each other pin. `page`: of one pin."""
         young = 0
         old = []
-        for pin in store.pins:
+        for place, pin in enumerate(store.pins):
+            if page not in (-1, place):
+                old.append(0)
+                continue
             if pin and pin.born > cutoff:
                 young |= pin.files
             old.append(pin.files if pin and pin.born <= cutoff else 0)
@@ -511,7 +530,8 @@ def expire(rules: Rules, end: int = -1) -> Program:
     version = yield ("first kept",)
     if version >= end:
         return "nothing to expire"
-    yield ("write candidates", version, end)
+    if rules.candidates:
+        yield ("write candidates", version, end)
     yield ("write oldest", end)
     while version < end:
         yield ("tombstone", version)
@@ -567,7 +587,8 @@ def restore(rules: Rules, me: Pinner) -> Program:
     if rules.unsafe == "unpin_before_commit":
         yield ("drop pin", me.pin)
     outcome = yield from commit(rules, me.wanted, Proof("pin", born))
-    yield ("drop pin", me.pin)
+    if not rules.pins_left:
+        yield ("drop pin", me.pin)
     return outcome
 
 
@@ -695,9 +716,8 @@ def collect(rules: Rules, me: Collector) -> Program:
         if outcome != "committed":
             return "no fence"
     # (3) Rounds of slots, pins and leases, until a round finds nothing new.
-    reached = yield from _mark(rules, cutoff, ended)
+    named, reached = yield from _mark(rules, files, cutoff, ended)
     # (4) Delete what was listed and is not reached.
-    named, reached = reached
     files &= ~reached
     pins &= ~named
     del reached, named
@@ -706,59 +726,66 @@ def collect(rules: Rules, me: Collector) -> Program:
     return "collected"
 
 
-def _mark(rules: Rules, cutoff: int, ended: int) -> Program:
+def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
     """Return the pins that tags name, and the files that are reached: the union of all rounds."""
-    reached = named = young = leased = 0
+    reached = named = young = leased = rounds = 0
     old: tuple[int, ...] = ()
     version = yield (("read oldest",) if rules.unsafe == "oldest_trusted" else ("first kept",))
-    rounds = 0
     while True:
-        new = False
-        while True:
-            entry = yield ("slot", version)
-            if entry is ABSENT:
-                break
-            new = True
+        # Versions count as new even if they reach nothing new: one that has expired meanwhile may have handed over.
+        before = _reached(files, reached, named, young, old, leased)
+        entry = yield ("slot", version)
+        new = entry is not ABSENT and rules.unsafe != "new_versions_ignored"
+        while entry is not ABSENT:
             version += 1
             if isinstance(entry, Root):
                 reached |= entry.tree | entry.actions
                 named |= entry.pins
-            del entry
+            entry = yield ("slot", version)
         del entry
         # A pin that no entry names counts unless it is as old as the cutoff.
-        listed = yield ("list pins", cutoff)
-        if old:
-            merged = tuple(before | now for before, now in zip(old, listed[1], strict=True))
+        if rules.unsafe == "paged_listing":
+            found = yield from _list_pins_in_pages(cutoff)
         else:
-            merged = listed[1]
-        new = new or bool(listed[0] & ~young) or merged != old
-        young |= listed[0]
-        old = merged
-        del listed, merged
+            found = yield ("list pins", cutoff)
+        young |= found[0]
+        old = tuple(was | now for was, now in zip(old or found[1], found[1], strict=True))
+        del found
         if rules.unsafe != "leases_unread":
-            listed = yield ("list leases", ended)
-            new = new or bool(listed & ~leased)
-            leased |= listed
-            del listed
+            leased |= yield ("list leases", ended)
         rounds += 1
-        if not new or (rules.unsafe == "one_round") or (rules.unsafe == "two_rounds" and rounds == 2):
+        if not new and before == _reached(files, reached, named, young, old, leased):
+            break
+        if (rules.unsafe, rounds) in (("one_round", 1), ("two_rounds", 2)):
             break
         if rules.unsafe != "two_rounds":
             rounds = 0
-    for place, files in enumerate(old):
+    return named, _reached(-1, reached, named, young, old, leased)
+
+
+def _reached(files: int, reached: int, named: int, young: int, old: tuple[int, ...], leased: int) -> int:
+    """Return which of the files are reached."""
+    for place, pinned in enumerate(old):
         if named >> place & 1:
-            reached |= files
-    return named, reached | young | leased
+            reached |= pinned
+    return files & (reached | young | leased)
 
 
-def settle(rules: Rules, store: Store, fences: tuple[Transaction, Transaction]) -> str:
+def _list_pins_in_pages(cutoff: int) -> Program:
+    """List two pins, one a page, the last first."""
+    last = yield ("list pins", cutoff, 1)
+    first = yield ("list pins", cutoff, 0)
+    return last[0] | first[0], (first[1][0], last[1][1])
+
+
+def settle(rules: Rules, store: Store, collectors: tuple[Collector, Collector]) -> str:
     """Stop every actor, let all times run out, expire, and collect twice. Return what is left though nothing reaches
     it, or nothing. Puts that have not landed never do."""
     storage = Storage(rules._replace(unsafe=""), store)
     store = store._replace(delayed=(), clock=store.clock + 2 * rules.lease_time + rules.age_min)
     store = _run_alone(storage, store, expire(storage.rules))
-    for fence in fences:
-        store = _run_alone(storage, store, collect(storage.rules, Collector(fence)))
+    for collector in collectors:
+        store = _run_alone(storage, store, collect(storage.rules, collector))
         store = store._replace(clock=store.clock + rules.age_min)
     reached = pins = 0
     for entry in store.slots:

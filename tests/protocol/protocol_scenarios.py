@@ -43,12 +43,14 @@ class Scenario(NamedTuple):
     """The function of each actor and its arguments behind the rules."""
     pins: tuple[Any, ...] = ()
     lease_count: int = 0
-    unsafe: tuple[str, ...] = ()
-    """The unsafe changes that this scenario must catch."""
+    unsafe: tuple[tuple[str, int], ...] = ()
+    """The unsafe changes that this scenario must catch, with the length of the shortest trace."""
     harmless: tuple[str, ...] = ()
     """Changes that this scenario shows to be safe."""
 
-    def explore(self, states_max: int, unsafe: str = "", *, traced: bool = False, deep: bool = False) -> Report:
+    def explore(
+        self, states_max: int, unsafe: str = "", *, traced: bool = False, deep: bool = False
+    ) -> Report:
         rules = self.rules._replace(unsafe=unsafe)
         actors = {name: (function, (rules, *given)) for name, (function, *given) in self.actors.items()}
         return Exploration(Storage(rules, self.begin()), actors).explore(states_max, traced=traced, deep=deep)
@@ -78,7 +80,7 @@ class Scenario(NamedTuple):
 
     def settle(self, store: Store) -> str:
         """Return what two collections leave though nothing reaches it."""
-        return settle(self.rules, store, (fence(50).fence, fence(51).fence))
+        return settle(self.rules, store, (fence(50), fence(51)))
 
 
 FILE_COUNT = 10
@@ -107,17 +109,28 @@ SCENARIOS = {
         {
             "writer": writer(1, 2, 3, faults="delayed"),
             "request": (write_again, Writer(ADD_1._replace(id=2, faults="delayed"), data=F[1], begin=0), 1),
-            "again": (write_again, Writer(ADD_1._replace(id=2, name=2, faults="lost"), data=F[1], begin=0), 1),
+            "again": (
+                write_again,
+                Writer(ADD_1._replace(id=2, name=2, faults="lost"), data=F[1], begin=0),
+                1,
+            ),
             "expirer": EXPIRER,
         },
-        unsafe=("freed_slots", "tombstones_passed"),
+        unsafe=(
+            ("freed_slots", 12),
+            ("tombstones_passed", 17),
+        ),
     ),
     # Nodes are safe by fences alone, with minimum age 0.
     "fences": Scenario(
         Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6]),
         (F[0],),
         {"writer": writer(1, 2, 3, 4, faults="lost"), "writer 2": writer(2, 5, 6), "collector": COLLECTOR},
-        unsafe=("no_fence", "fence_before_listing", "reused_uploads"),
+        unsafe=(
+            ("no_fence", 14),
+            ("fence_before_listing", 17),
+            ("reused_uploads", 19),
+        ),
     ),
     # A fence may expire before a writer reads it.
     "expired fences": Scenario(
@@ -129,13 +142,16 @@ SCENARIOS = {
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
-        unsafe=("tombstones_passed", "oldest_trusted"),
+        unsafe=(
+            ("tombstones_passed", 26),
+            ("oldest_trusted", 19),
+        ),
     ),
     "revision 1": Scenario(
         Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5]),
         (F[0], F[1]),
         {"old writer": writer(1, 2, 3, revision=1), "writer": writer(2, 4, 5), "collector": COLLECTOR},
-        unsafe=("revision_1_writer",),
+        unsafe=(("revision_1_writer", 20),),
     ),
     # A data file is uploaded before its writer looks at the head: the time in the id protects it.
     "age": Scenario(
@@ -146,7 +162,11 @@ SCENARIOS = {
             "writer 2": (write, Writer(Transaction(2, 2))),
             "collector": COLLECTOR,
         },
-        unsafe=("id_age_untested", "no_minimum_age", "age_past_minimum"),
+        unsafe=(
+            ("id_age_untested", 20),
+            ("no_minimum_age", 18),
+            ("age_past_minimum", 20),
+        ),
         harmless=("age_up_to_minimum",),
     ),
     "same name": Scenario(
@@ -157,7 +177,7 @@ SCENARIOS = {
             "again": (write_again, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
             "collector": COLLECTOR,
         },
-        unsafe=("age_by_file",),
+        unsafe=(("age_by_file", 21),),
     ),
     # The slow expirer chose when version 1 was the head.
     "pins": Scenario(
@@ -170,7 +190,10 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         pins=(0,),
-        unsafe=("pin_check_by_oldest", "pin_after_check"),
+        unsafe=(
+            ("pin_check_by_oldest", 26),
+            ("pin_after_check", 24),
+        ),
     ),
     "hand-over": Scenario(
         Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
@@ -181,7 +204,12 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         pins=(0,),
-        unsafe=("one_round", "unpin_before_commit", "unpin_while_unknown", "pin_age_untested"),
+        unsafe=(
+            ("one_round", 21),
+            ("unpin_before_commit", 24),
+            ("unpin_while_unknown", 25),
+            ("pin_age_untested", 24),
+        ),
     ),
     # The file of version 0 goes from a pin to version 3 or so, to another pin, and to a version again.
     "hand-over twice": Scenario(
@@ -195,14 +223,36 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         pins=(Pin(F[0], 1), 0),
-        unsafe=("two_rounds",),
+        unsafe=(
+            ("two_rounds", 34),
+            ("new_versions_ignored", 21),
+        ),
+        harmless=("paged_listing",),
+    ),
+    "pins left": Scenario(
+        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2], pins_left=True),
+        (None, F[1]),
+        {
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, born=1)),
+            "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3)),
+            "writer": writer(3, 2),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        pins=(Pin(F[0], 1), 0),
+        unsafe=(("unpin_before_commit", 17),),
+        harmless=("one_round", "paged_listing", "new_versions_ignored"),
     ),
     "leases": Scenario(
         Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1]),
         (F[0], F[1]),
-        {"reader": (read, Reader(version=0, lease=0, renewals=1)), "expirer": EXPIRER, "collector": COLLECTOR},
+        {
+            "reader": (read, Reader(version=0, lease=0, renewals=1)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
         lease_count=1,
-        unsafe=("leases_unread",),
+        unsafe=(("leases_unread", 19),),
     ),
     "lease check": Scenario(
         Rules(age_min=1, lease_time=2, clock_max=1, nodes=F[0] | F[1] | F[2]),
@@ -214,14 +264,19 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         lease_count=1,
-        unsafe=("lease_check_by_oldest",),
+        unsafe=(("lease_check_by_oldest", 24),),
     ),
     "long writer": Scenario(
         Rules(age_min=1, lease_time=2, clock_max=5),
         (F[0],),
         {"writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)), "collector": COLLECTOR},
         lease_count=1,
-        unsafe=("leases_unread", "lease_untested", "lease_time_untested", "renewal_untested"),
+        unsafe=(
+            ("leases_unread", 18),
+            ("lease_untested", 23),
+            ("lease_time_untested", 23),
+            ("renewal_untested", 23),
+        ),
         harmless=("lease_name_untested", "leases_end_at_once"),
     ),
     "saved": Scenario(
@@ -233,11 +288,14 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         lease_count=1,
-        unsafe=("leases_unread", "lease_untested"),
+        unsafe=(
+            ("leases_unread", 19),
+            ("lease_untested", 24),
+        ),
         harmless=("lease_name_untested", "lease_time_untested"),
     ),
     "tags": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
+        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1], pins_left=True),
         (None, Root(F[1], 0, 1, 0, 0)),
         {
             "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
@@ -246,7 +304,8 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         pins=(Pin(F[0], 0), 0),
-        unsafe=("tag_not_checked",),
+        unsafe=(("tag_not_checked", 25),),
+        harmless=("one_round",),
     ),
     "reader of a tag": Scenario(
         Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
@@ -259,7 +318,7 @@ SCENARIOS = {
         },
         pins=(Pin(F[0], 0),),
         lease_count=1,
-        unsafe=("tag_not_checked",),
+        unsafe=(("tag_not_checked", 24),),
     ),
     # A collector that was slow deletes a pin after another process has written one.
     "names of pins": Scenario(
@@ -271,11 +330,11 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         pins=(0, 0),
-        unsafe=("pin_name_reused",),
+        unsafe=(("pin_name_reused", 11),),
     ),
     # The collector lists what expirers wrote down, if they did.
     "candidates": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
+        Rules(candidates=True, age_min=1, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),
         {
             "writer": writer(1, 2, 3),
@@ -379,7 +438,10 @@ GROWN = {
         Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),
         {
-            "writer": (write, Writer(Transaction(1, 1, add=F[4], nodes=(F[2], F[3])), data=F[4], lease=0, renewals=1)),
+            "writer": (
+                write,
+                Writer(Transaction(1, 1, add=F[4], nodes=(F[2], F[3])), data=F[4], lease=0, renewals=1),
+            ),
             "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=0, version=0)),
             "reader": (read, Reader(version=0, lease=1)),
             "expirer": EXPIRER,
