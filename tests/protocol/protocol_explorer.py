@@ -139,8 +139,8 @@ class Exploration:
         """Visit states until none is new, `states_max` are visited, or a violation is found.
 
         The search goes breadth first, so a trace is the shortest. With `deep` it continues from the states found
-        last, so it comes to late states although the bound is small. `traced` keeps the predecessor of each state; without it a
-        violation has an empty trace.
+        last, so it comes to late states although the bound is small. `traced` keeps the predecessor of each state;
+        without it a violation has an empty trace.
         """
         state = self._number(self.world.start())
         for machine, shift in zip(self.machines, self.shifts, strict=True):

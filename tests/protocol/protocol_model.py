@@ -730,14 +730,19 @@ def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
     """Return the pins that tags name, and the files that are reached: the union of all rounds."""
     reached = named = young = leased = rounds = 0
     old: tuple[int, ...] = ()
+    first = True
     version = yield (("read oldest",) if rules.unsafe == "oldest_trusted" else ("first kept",))
     while True:
         # Versions count as new even if they reach nothing new: one that has expired meanwhile may have handed over.
         before = _reached(files, reached, named, young, old, leased)
         entry = yield ("slot", version)
-        new = entry is not ABSENT and rules.unsafe != "new_versions_ignored"
+        new = first
         while entry is not ABSENT:
             version += 1
+            if rules.unsafe == "new_roots_ignored":
+                new = new or isinstance(entry, Tombstone)
+            else:
+                new = first or rules.unsafe != "new_versions_ignored"
             if isinstance(entry, Root):
                 reached |= entry.tree | entry.actions
                 named |= entry.pins
@@ -754,6 +759,7 @@ def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
         if rules.unsafe != "leases_unread":
             leased |= yield ("list leases", ended)
         rounds += 1
+        first = False
         if not new and before == _reached(files, reached, named, young, old, leased):
             break
         if (rules.unsafe, rounds) in (("one_round", 1), ("two_rounds", 2)):

@@ -225,9 +225,9 @@ SCENARIOS = {
         pins=(Pin(F[0], 1), 0),
         unsafe=(
             ("two_rounds", 34),
-            ("new_versions_ignored", 21),
+            ("new_versions_ignored", 34),
         ),
-        harmless=("paged_listing",),
+        harmless=("paged_listing", "new_roots_ignored"),
     ),
     "pins left": Scenario(
         Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2], pins_left=True),
