@@ -476,7 +476,8 @@ class Writer(NamedTuple):
 
 
 def write(rules: Rules, me: Writer) -> Program:
-    """A writer. With a lease: the lease is durable before the first upload, and is renewed while the upload lasts."""
+    """A writer. With a lease: the lease is durable before the first upload, and is renewed while the upload lasts. The
+    writer drops the lease when the outcome is known."""
     if me.lease >= 0:
         born = yield ("write lease", me.lease, me.data)
         yield ("upload", me.data)
@@ -488,7 +489,9 @@ def write(rules: Rules, me: Writer) -> Program:
                 return "lease ran out"
             born = renewed
             del renewed
-        return (yield from commit(rules, me.wanted, Proof("lease", born, 1 << me.lease)))
+        outcome = yield from commit(rules, me.wanted, Proof("lease", born, 1 << me.lease))
+        yield ("drop lease", me.lease)
+        return outcome
     if me.data:
         born = yield ("upload", me.data)
         return (yield from commit(rules, me.wanted, Proof("id", born)))

@@ -276,6 +276,7 @@ SCENARIOS = {
             ("lease_untested", 23),
             ("lease_time_untested", 23),
             ("renewal_untested", 23),
+            ("one_round", 18),
         ),
         harmless=("lease_name_untested", "leases_end_at_once"),
     ),
