@@ -1,6 +1,67 @@
 """A bounded model of the life cycle: commit, expiry, pins, leases of readers and of writers, collection.
 
-DOCSTRING
+Each protocol is one generator function that reads like the protocol in FORMAT.md. Each `yield` is one request to the
+store, and one atomic step. `protocol_explorer` runs every interleaving of the actors of a scenario. An actor that stops
+for ever needs no step of its own: the explorer visits every state in which the actor has not gone on.
+
+**Actors.** `write`: a writer, with a lease or without. `write_again`: one of two processes that run a block of work
+under one id. `save` and `resume`: a saved transaction and the process that resumes it. `expire`: keeps the head only.
+`tag`, `untag`, `restore` (which stands for rollback, undrop and revert, too). `read`: a reader with a lease. `collect`:
+a collector. All commits, fences included, go through `commit`. The store may lose the reply to a put, and may delay a
+put until later or for ever. A clock of few ticks gives files, pins and leases their ages.
+
+**Promises** (`Storage.check`, in every state):
+
+* A slot that was filled once is never filled again, and tombstones have no gap below them. So no acknowledged commit is
+  lost.
+* A transaction id is in one version at most.
+* Every file that a version names exists, until the version is a tombstone: by its tree, by its recorded actions, and by
+  the pins that its tags name. So the files of a commit exist when it succeeds, also for a writer that was slow.
+* Every file of a lease exists while its holder may read by it.
+
+A reader without a lease needs no actor: if it misses a file and the slot then still has a root, the third promise was
+broken. Two more promises are checked in runs without interleaving, from every store that was reached (`settle`): a
+collection ends, and two collections leave no file, pin or lease that nothing reaches.
+
+**Unsafe changes** are names in `Rules.unsafe`. Each one changes the place in the code that tests for it. A scenario
+says which changes break a promise there, and which do no harm.
+
+| Change | What is done instead |
+| --- | --- |
+| freed_slots | expiry deletes roots |
+| no_fence, fence_before_listing | the collector commits no fence, or commits it first |
+| one_round, two_rounds | the collector reads slots, pins and leases once or twice |
+| new_versions_ignored | a round counts as new only if it reaches a candidate that was not reached |
+| new_roots_ignored | the same, but a tombstone that was no version in the round before counts as new: no harm |
+| paged_listing | pins are listed one by one, the last first: no harm |
+| oldest_trusted | the collector reads slots from `vn/oldest` on |
+| expiry_from_oldest | the expirer writes tombstones from `vn/oldest` on |
+| pin_check_by_oldest, lease_check_by_oldest | `vn/oldest` is read where the slot has to be read again |
+| pin_after_check | the slot is read again before the pin is written |
+| tag_not_checked | who pins by a tag does not look at the head again |
+| unpin_before_commit, unpin_while_unknown | a restore drops its pin too early |
+| pin_name_reused | two processes give their pins one name |
+| reused_uploads | a writer crosses a fence with the nodes that it has uploaded |
+| tombstones_passed | a writer that meets a tombstone behind its begin version goes on from the head |
+| revision_1_writer | an old writer does not refuse the revision of the fence |
+| id_age_untested, pin_age_untested | a commit rests on an id or a pin of any age |
+| no_minimum_age | the collector takes files of any age |
+| age_past_minimum | an id or pin is good for the minimum age and a tick |
+| age_up_to_minimum | an id or pin is good for all of the minimum age: no harm |
+| age_by_file | the age of a file that was uploaded again counts, not that of the id |
+| leases_unread | the collector does not read leases |
+| lease_untested | a commit does not test its lease or saved transaction |
+| lease_time_untested, lease_name_untested | it tests only one of the two: its time, or what fences name |
+| renewal_untested | a writer that renews its lease too late goes on |
+| leases_end_at_once | the collector waits one time to live, not two: no harm while all read one clock |
+
+**Not in the model.** All read one exact clock; a mistake of a clock is what half of the minimum age and the second time
+to live of a lease are for. A tree is a set of files; a node is one file. Requests for a whole set of files (upload,
+listing, deletion) are one step each; pages of a listing are tried for pins only. A loser tries the next slot without a
+probe for the head first. Finding the head, and the first version kept, is one step. Actions name what they remove. One
+expirer keeps no more than the head, and nothing holds expiry back. Branches, exports and merges are not there; their
+pins are those of tags and restores. Conflicts are only those that the model needs. There is no repair, no checkpoint,
+no group of transactions, and no store that is put back.
 """
 
 from __future__ import annotations
@@ -530,7 +591,7 @@ def expire(rules: Rules, end: int = -1) -> Program:
     """Section 8, "Expiry". Only the head is kept. `end`: a slow expirer that has chosen already."""
     if end < 0:
         end = yield ("newest",)
-    version = yield ("first kept",)
+    version = yield (("read oldest",) if rules.unsafe == "expiry_from_oldest" else ("first kept",))
     if version >= end:
         return "nothing to expire"
     if rules.candidates:

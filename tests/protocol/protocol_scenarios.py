@@ -193,6 +193,7 @@ SCENARIOS = {
         unsafe=(
             ("pin_check_by_oldest", 26),
             ("pin_after_check", 24),
+            ("expiry_from_oldest", 6),
         ),
     ),
     "hand-over": Scenario(

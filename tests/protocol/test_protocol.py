@@ -65,6 +65,7 @@ def test_an_unsafe_change_is_caught(name: str, change: str, steps: int) -> None:
     print(f"{report.states} states, {len(report.trace)} steps", *report.trace, sep="\n")
     meant = {
         "freed_slots": "committed again",
+        "expiry_from_oldest": "expired before an older one",
         "lease_check_by_oldest": "a reader holds a lease",
         ("commits", "tombstones_passed"): "committed twice",
         ("leases", "leases_unread"): "a reader holds a lease",
