@@ -82,7 +82,7 @@ class _Machine:
             request = next(program)
             for reply in history:
                 request = program.send(reply)
-            key = _place(program)
+            key = _locate(program)
         except StopIteration as end:
             request, key = None, ("end", end.value)
             self.outcomes.add(end.value)
@@ -96,13 +96,14 @@ class _Machine:
         return number
 
     def move(self, number: int, reply: Any) -> int:
+        """Return where a reply leads from a state."""
         found = self.moves.get((number, reply))
         if found is None:
             found = self.moves[number, reply] = self.advance((*self.histories[number], reply))
         return found
 
 
-def _place(program: Program) -> Hashable:
+def _locate(program: Program) -> Hashable:
     frames = []
     inner: Any = program
     while inner is not None:

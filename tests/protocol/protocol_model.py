@@ -226,7 +226,7 @@ class Storage:
         return answer if isinstance(answer, list) else [answer]
 
     def drift(self, store: Store) -> list[tuple[str, Store]]:
-        """The clock goes on, and a delayed put lands."""
+        """Return the store after a tick of the clock, and after each delayed put that can land."""
         found = []
         if store.clock < self.rules.clock_max:
             found.append(("clock: goes on", store._replace(clock=store.clock + 1)))
@@ -250,7 +250,7 @@ class Storage:
                 continue
             live = True
             if missing := (entry.tree | entry.actions) & ~store.files:
-                return f"version {version} reaches {_name(missing)}, which was deleted"
+                return f"version {version} reaches {_name_files(missing)}, which was deleted"
             place = 0
             while entry.pins >> place:
                 if entry.pins >> place & 1:
@@ -258,7 +258,7 @@ class Storage:
                     if not pin:
                         return f"version {version} has a tag of pin {place}, which was deleted"
                     if missing := pin.files & ~store.files:
-                        return f"version {version} has a tag of {_name(missing)}, which was deleted"
+                        return f"version {version} has a tag of {_name_files(missing)}, which was deleted"
                 place += 1
         for lease in store.leases:
             if (
@@ -267,12 +267,14 @@ class Storage:
                 and store.clock - lease.born < self.rules.lease_time
                 and lease.files & ~store.files
             ):
-                return f"a reader holds a lease of {_name(lease.files & ~store.files)}, which was deleted"
+                return (
+                    f"a reader holds a lease of {_name_files(lease.files & ~store.files)}, which was deleted"
+                )
         return ""
 
     # Requests for versions
 
-    def _head(self, store: Store) -> tuple[Store, Any]:
+    def _find_head(self, store: Store) -> tuple[Store, Any]:
         """Find the head from the hint, or from version 0. Reply: version, root, time."""
         version = store.oldest if _is_filled(store, store.oldest) else 0
         if not _is_filled(store, version):
@@ -281,13 +283,13 @@ class Storage:
             version += 1
         return store, (version, store.slots[version], store.clock)
 
-    def _newest(self, store: Store) -> tuple[Store, int]:
-        return store, self._head(store)[1][0]
+    def _find_newest(self, store: Store) -> tuple[Store, int]:
+        return store, self._find_head(store)[1][0]
 
     def _read(self, store: Store, version: int) -> tuple[Store, Any]:
         return store, (store.slots[version] if _is_filled(store, version) else ABSENT, store.clock)
 
-    def _slot(self, store: Store, version: int) -> tuple[Store, Any]:
+    def _read_slot(self, store: Store, version: int) -> tuple[Store, Any]:
         return store, store.slots[version] if _is_filled(store, version) else ABSENT
 
     def _put(self, store: Store, slot: int, root: Root, faults: str) -> Any:
@@ -308,14 +310,14 @@ class Storage:
             outcomes.append((store._replace(delayed=late), "unknown"))
         return outcomes if faults else outcomes[0]
 
-    def _first_kept(self, store: Store) -> tuple[Store, int]:
+    def _find_first_kept(self, store: Store) -> tuple[Store, int]:
         """Find the lowest version that is no tombstone, by halving: tombstones have no gaps."""
         version = 0
         while isinstance(store.slots[version], Tombstone | Freed):
             version += 1
         return store, version
 
-    def _tombstone(self, store: Store, version: int) -> tuple[Store, str]:
+    def _write_tombstone(self, store: Store, version: int) -> tuple[Store, str]:
         entry = store.slots[version]
         kind = Freed if self.rules.unsafe == "freed_slots" else Tombstone
         slots = (*store.slots[:version], kind(entry.commit, entry.transaction), *store.slots[version + 1 :])
@@ -334,7 +336,7 @@ class Storage:
         born = tuple(store.clock if files >> place & 1 else time for place, time in enumerate(store.born))
         return store._replace(files=store.files | files, born=born), store.clock
 
-    def _time_of(self, store: Store, files: int) -> tuple[Store, int]:
+    def _read_time(self, store: Store, files: int) -> tuple[Store, int]:
         """Reply: the modification time of one file, -1 if it is absent."""
         return store, store.born[files.bit_length() - 1] if store.files & files else -1
 
@@ -413,7 +415,7 @@ class Storage:
 
     def _test_lease_by_tag(self, store: Store, place: int, source: int) -> tuple[Store, Any]:
         """Read the head again. If a tag of it names the same pin, the lease holds from here on."""
-        if not self._head(store)[1][1].pins >> source & 1:
+        if not self._find_head(store)[1][1].pins >> source & 1:
             return store, (False, store.clock)
         return self._hold_lease(store, place)
 
@@ -456,14 +458,14 @@ def _set(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
     return (*items[:place], item, *items[place + 1 :])
 
 
-def _name(files: int) -> str:
+def _name_files(files: int) -> str:
     return "file " + ", ".join(str(place) for place in range(files.bit_length()) if files >> place & 1)
 
 
 def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> Program:
     """Section 7, and "What a commit may newly reference". `begin`: the begin version, if it was fixed before."""
     if begin < 0:
-        version, root, clock = yield ("head",)
+        version, root, clock = yield ("find head",)
     else:
         version = begin
         root, clock = yield ("read", begin)
@@ -512,7 +514,7 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> 
             # It may have been a fence, and it may have been this very transaction.
             if rules.unsafe != "tombstones_passed":
                 return "Expired"
-            version, root, clock = yield ("head",)
+            version, root, clock = yield ("find head",)
             continue
         if winner.transaction == wanted.id:
             return "committed before"
@@ -580,7 +582,7 @@ def resume(rules: Rules, me: Writer) -> Program:
     saved = yield ("read lease", me.lease)
     if saved is ABSENT:
         return "not found"
-    found = yield ("time of", me.data)
+    found = yield ("read time", me.data)
     if found < 0:
         return "not found"
     del found
@@ -590,15 +592,15 @@ def resume(rules: Rules, me: Writer) -> Program:
 def expire(rules: Rules, end: int = -1) -> Program:
     """Section 8, "Expiry". Only the head is kept. `end`: a slow expirer that has chosen already."""
     if end < 0:
-        end = yield ("newest",)
-    version = yield (("read oldest",) if rules.unsafe == "expiry_from_oldest" else ("first kept",))
+        end = yield ("find newest",)
+    version = yield (("read oldest",) if rules.unsafe == "expiry_from_oldest" else ("find first kept",))
     if version >= end:
         return "nothing to expire"
     if rules.candidates:
         yield ("write candidates", version, end)
     yield ("write oldest", end)
     while version < end:
-        yield ("tombstone", version)
+        yield ("write tombstone", version)
         version += 1
     return "expired"
 
@@ -626,7 +628,7 @@ def tag(rules: Rules, me: Pinner) -> Program:
     return outcome
 
 
-def tag_by_name(rules: Rules, me: Pinner) -> Program:
+def tag_by_name_files(rules: Rules, me: Pinner) -> Program:
     """A tag whose pin has a fresh name, or, unsafe, the name that another process gave its pin."""
     if rules.unsafe == "pin_name_reused":
         me = me._replace(pin=0, wanted=me.wanted._replace(tag=1))
@@ -658,13 +660,13 @@ def restore(rules: Rules, me: Pinner) -> Program:
 
 def _pin_version(rules: Rules, me: Pinner) -> Program:
     """Section 8, "Pins": write the pin with a copy of the root, then read the slot. Return the pin's time."""
-    root = yield ("slot", me.version)
+    root = yield ("read slot", me.version)
     if not isinstance(root, Root):
         return "Expired"
     if me.wanted.add & ~root.tree:
         return "Expired"
     if rules.unsafe == "pin_after_check":
-        again = yield ("slot", me.version)
+        again = yield ("read slot", me.version)
         if not isinstance(again, Root):
             return "Expired"
         return (yield ("write pin", me.pin, root.tree))
@@ -675,7 +677,7 @@ def _pin_version(rules: Rules, me: Pinner) -> Program:
         found = oldest <= me.version
         del oldest
     else:
-        again = yield ("slot", me.version)
+        again = yield ("read slot", me.version)
         found = isinstance(again, Root)
         del again
     if not found:
@@ -693,7 +695,7 @@ def _pin_tag(rules: Rules, me: Pinner) -> Program:
     del files
     if rules.unsafe == "tag_not_checked":
         return born
-    root = (yield ("head",))[1]
+    root = (yield ("find head",))[1]
     named = root.pins >> me.source & 1
     del root
     if not named:
@@ -704,7 +706,7 @@ def _pin_tag(rules: Rules, me: Pinner) -> Program:
 
 def _read_tag(pin: int) -> Program:
     """Return the files of a pin that the head names, else ABSENT."""
-    root = (yield ("head",))[1]
+    root = (yield ("find head",))[1]
     if not root.pins >> pin & 1:
         return ABSENT
     del root
@@ -726,7 +728,7 @@ def read(rules: Rules, me: Reader) -> Program:
         files = yield from _read_tag(me.source)
         test = ("test lease by tag", me.lease, me.source)
     else:
-        root = yield ("slot", me.version)
+        root = yield ("read slot", me.version)
         files = root.tree if isinstance(root, Root) else ABSENT
         del root
         test = ("test lease", me.lease, me.version)
@@ -795,11 +797,11 @@ def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
     reached = named = young = leased = rounds = 0
     old: tuple[int, ...] = ()
     first = True
-    version = yield (("read oldest",) if rules.unsafe == "oldest_trusted" else ("first kept",))
+    version = yield (("read oldest",) if rules.unsafe == "oldest_trusted" else ("find first kept",))
     while True:
         # Versions count as new even if they reach nothing new: one that has expired meanwhile may have handed over.
-        before = _reached(files, reached, named, young, old, leased)
-        entry = yield ("slot", version)
+        before = _find_reached(files, reached, named, young, old, leased)
+        entry = yield ("read slot", version)
         new = first
         while entry is not ABSENT:
             version += 1
@@ -810,7 +812,7 @@ def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
             if isinstance(entry, Root):
                 reached |= entry.tree | entry.actions
                 named |= entry.pins
-            entry = yield ("slot", version)
+            entry = yield ("read slot", version)
         del entry
         # A pin that no entry names counts unless it is as old as the cutoff.
         if rules.unsafe == "paged_listing":
@@ -824,16 +826,16 @@ def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
             leased |= yield ("list leases", ended)
         rounds += 1
         first = False
-        if not new and before == _reached(files, reached, named, young, old, leased):
+        if not new and before == _find_reached(files, reached, named, young, old, leased):
             break
         if (rules.unsafe, rounds) in (("one_round", 1), ("two_rounds", 2)):
             break
         if rules.unsafe != "two_rounds":
             rounds = 0
-    return named, _reached(-1, reached, named, young, old, leased)
+    return named, _find_reached(-1, reached, named, young, old, leased)
 
 
-def _reached(files: int, reached: int, named: int, young: int, old: tuple[int, ...], leased: int) -> int:
+def _find_reached(files: int, reached: int, named: int, young: int, old: tuple[int, ...], leased: int) -> int:
     """Return which of the files are reached."""
     for place, pinned in enumerate(old):
         if named >> place & 1:
@@ -869,7 +871,9 @@ def settle(rules: Rules, store: Store, collectors: tuple[Collector, Collector]) 
             return f"pin {place} is left"
     if any(store.leases):
         return "a lease is left"
-    return f"{_name(store.files & ~reached)} is left" if store.files & ~reached else storage.check(store)
+    return (
+        f"{_name_files(store.files & ~reached)} is left" if store.files & ~reached else storage.check(store)
+    )
 
 
 def _run_alone(storage: Storage, store: Store, program: Program) -> Store:

@@ -80,25 +80,25 @@ class Scenario(NamedTuple):
 
     def settle(self, store: Store) -> str:
         """Return what two collections leave though nothing reaches it."""
-        return settle(self.rules, store, (fence(50), fence(51)))
+        return settle(self.rules, store, (make_collector(50), make_collector(51)))
 
 
 FILE_COUNT = 10
 
 
-def fence(name: int) -> Collector:
+def make_collector(name: int) -> Collector:
     return Collector(Transaction(name, name, fence=True))
 
 
-def writer(name: int, *uploads: int, **given: Any) -> tuple[Any, Writer]:
+def make_writer(name: int, *uploads: int, **given: Any) -> tuple[Any, Writer]:
     """A writer that uploads a node; a file for each time."""
     return write, Writer(Transaction(name, name, nodes=tuple(1 << place for place in uploads), **given))
 
 
 F = [1 << place for place in range(FILE_COUNT)]
 ADD_1 = Transaction(1, 1, add=F[1])
-COLLECTOR = (collect, fence(8))
-COLLECTOR_2 = (collect, fence(9))
+COLLECTOR = (collect, make_collector(8))
+COLLECTOR_2 = (collect, make_collector(9))
 EXPIRER = (expire,)
 
 SCENARIOS = {
@@ -107,7 +107,7 @@ SCENARIOS = {
         Rules(age_min=1, clock_max=1, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
-            "writer": writer(1, 2, 3, faults="delayed"),
+            "writer": make_writer(1, 2, 3, faults="delayed"),
             "request": (write_again, Writer(ADD_1._replace(id=2, faults="delayed"), data=F[1], begin=0), 1),
             "again": (
                 write_again,
@@ -125,7 +125,11 @@ SCENARIOS = {
     "fences": Scenario(
         Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6]),
         (F[0],),
-        {"writer": writer(1, 2, 3, 4, faults="lost"), "writer 2": writer(2, 5, 6), "collector": COLLECTOR},
+        {
+            "writer": make_writer(1, 2, 3, 4, faults="lost"),
+            "writer 2": make_writer(2, 5, 6),
+            "collector": COLLECTOR,
+        },
         unsafe=(
             ("no_fence", 14),
             ("fence_before_listing", 17),
@@ -137,7 +141,7 @@ SCENARIOS = {
         Rules(age_min=0, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
-            "writer": writer(1, 2, 3),
+            "writer": make_writer(1, 2, 3),
             "writer 2": (write, Writer(Transaction(2, 2))),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
@@ -150,12 +154,16 @@ SCENARIOS = {
     "revision 1": Scenario(
         Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5]),
         (F[0], F[1]),
-        {"old writer": writer(1, 2, 3, revision=1), "writer": writer(2, 4, 5), "collector": COLLECTOR},
+        {
+            "old writer": make_writer(1, 2, 3, revision=1),
+            "writer": make_writer(2, 4, 5),
+            "collector": COLLECTOR,
+        },
         unsafe=(("revision_1_writer", 20),),
     ),
     # A data file is uploaded before its writer looks at the head: the time in the id protects it.
     "age": Scenario(
-        Rules(age_min=2, clock_max=6, nodes=F[0] | F[2] | F[3]),
+        Rules(age_min=2, clock_max=5, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
             "writer": (write, Writer(ADD_1._replace(nodes=(F[2], F[3])), data=F[1])),
@@ -219,7 +227,7 @@ SCENARIOS = {
         {
             "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, born=1)),
             "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3)),
-            "writer": writer(3, 2),
+            "writer": make_writer(3, 2),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
@@ -236,7 +244,7 @@ SCENARIOS = {
         {
             "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, born=1)),
             "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3)),
-            "writer": writer(3, 2),
+            "writer": make_writer(3, 2),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
@@ -339,9 +347,9 @@ SCENARIOS = {
         Rules(candidates=True, age_min=1, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),
         {
-            "writer": writer(1, 2, 3),
+            "writer": make_writer(1, 2, 3),
             "expirer": EXPIRER,
-            "collector": (collect, fence(8)._replace(source="candidates")),
+            "collector": (collect, make_collector(8)._replace(source="candidates")),
         },
     ),
 }
@@ -351,8 +359,8 @@ GROWN = {
         Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
         (F[0], F[1]),
         {
-            "writer": writer(1, 2, 3, 4, faults="delayed"),
-            "writer 2": writer(2, 5, 6, 7, faults="lost"),
+            "writer": make_writer(1, 2, 3, 4, faults="delayed"),
+            "writer 2": make_writer(2, 5, 6, 7, faults="lost"),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
@@ -361,9 +369,9 @@ GROWN = {
         Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
         (F[0],),
         {
-            "writer": writer(1, 2, 3),
-            "writer 2": writer(2, 4, 5, faults="delayed"),
-            "writer 3": writer(3, 6, 7),
+            "writer": make_writer(1, 2, 3),
+            "writer 2": make_writer(2, 4, 5, faults="delayed"),
+            "writer 3": make_writer(3, 6, 7),
             "collector": COLLECTOR,
             "collector 2": COLLECTOR_2,
         },
@@ -383,7 +391,7 @@ GROWN = {
         (F[0], F[1]),
         {
             "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0, version=1)),
-            "writer": writer(2, 2, 3),
+            "writer": make_writer(2, 2, 3),
             "expirer": EXPIRER,
             "expirer 2": EXPIRER,
             "collector": COLLECTOR,
@@ -395,7 +403,7 @@ GROWN = {
         (F[0], F[1]),
         {
             "reader": (read, Reader(version=1, lease=0, renewals=1)),
-            "writer": writer(2, 2, 3),
+            "writer": make_writer(2, 2, 3),
             "expirer": EXPIRER,
             "expirer 2": EXPIRER,
             "collector": COLLECTOR,
