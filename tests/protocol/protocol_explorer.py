@@ -15,6 +15,7 @@ Rules for programs: they are deterministic, their variables are hashable, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -123,7 +124,7 @@ class Exploration:
         machines: dict[Any, _Machine] = {}
         for function, arguments in actors.values():
             if (function, arguments) not in machines:
-                machines[function, arguments] = _Machine(lambda f=function, a=arguments: f(*a))
+                machines[function, arguments] = _Machine(partial(function, *arguments))
         self.machines = [machines[program] for program in actors.values()]
         self.stores: list[Any] = []
         self.store_numbers: dict[Any, int] = {}

@@ -628,7 +628,7 @@ def tag(rules: Rules, me: Pinner) -> Program:
     return outcome
 
 
-def tag_by_name_files(rules: Rules, me: Pinner) -> Program:
+def tag_by_name(rules: Rules, me: Pinner) -> Program:
     """A tag whose pin has a fresh name, or, unsafe, the name that another process gave its pin."""
     if rules.unsafe == "pin_name_reused":
         me = me._replace(pin=0, wanted=me.wanted._replace(tag=1))

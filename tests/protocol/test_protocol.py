@@ -6,6 +6,7 @@ ALPHEUS_PROTOCOL_DONE names a file that lists the scenarios already explored, fo
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import protocol_explorer
 import pytest
 from protocol_explorer import Exploration, Program, Report
 from protocol_model import Collector, Transaction, settle
@@ -125,6 +127,19 @@ def test_leave_files_without_full_listing() -> None:
     )
     left = {settle(scenario.rules, store, collectors) for store in report.stores}
     assert any("file 0 is left" in text or "file 0," in text for text in left), left
+
+
+@pytest.mark.parametrize("name", ["revision 1", "long writer"])
+def test_reach_the_same_stores_without_merging(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two histories that lead a program to the same place and variables are one state. That hides nothing."""
+    merged = SCENARIOS[name].explore(SMALL_STATES_MAX)
+    histories = itertools.count()
+    monkeypatch.setattr(protocol_explorer, "_locate", lambda program: next(histories))
+    apart = SCENARIOS[name].explore(SMALL_STATES_MAX)
+    assert apart.exhausted
+    assert apart.states > merged.states
+    assert set(apart.stores) == set(merged.stores)
+    assert apart.outcomes == merged.outcomes
 
 
 class Counter:
