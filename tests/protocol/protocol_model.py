@@ -49,6 +49,7 @@ says which changes break a promise there, and which do no harm.
 | age_past_minimum | an id or pin is good for the minimum age and a tick |
 | age_up_to_minimum | an id or pin is good for all of the minimum age: no harm |
 | age_by_file | the age of a file that was uploaded again counts, not that of the id |
+| age_by_created_file | the same, but a file that exists is not uploaded again |
 | leases_unread | the collector does not read leases |
 | lease_untested | a commit does not test its lease or saved transaction |
 | lease_time_untested, lease_name_untested | it tests only one of the two: its time, or what fences name |
@@ -336,6 +337,9 @@ class Storage:
         born = tuple(store.clock if files >> place & 1 else time for place, time in enumerate(store.born))
         return store._replace(files=store.files | files, born=born), store.clock
 
+    def _upload_if_absent(self, store: Store, files: int) -> tuple[Store, int]:
+        return self._read_time(store, files) if store.files & files else self._upload(store, files)
+
     def _read_time(self, store: Store, files: int) -> tuple[Store, int]:
         """Reply: the modification time of one file, -1 if it is absent."""
         return store, store.born[files.bit_length() - 1] if store.files & files else -1
@@ -564,8 +568,11 @@ def write(rules: Rules, me: Writer) -> Program:
 def write_again(rules: Rules, me: Writer, id_time: int) -> Program:
     """A block of work that is run under an id and a begin version that are recorded. Its file has a name that follows
     from the id, so each run uploads the same name."""
-    born = yield ("upload", me.data)
-    if rules.unsafe != "age_by_file":
+    if rules.unsafe == "age_by_created_file":
+        born = yield ("upload if absent", me.data)
+    else:
+        born = yield ("upload", me.data)
+    if rules.unsafe not in ("age_by_file", "age_by_created_file"):
         born = id_time
     return (yield from commit(rules, me.wanted, Proof("id", born), me.begin))
 

@@ -386,6 +386,18 @@ GROWN = {
             "collector 2": COLLECTOR_2,
         },
     ),
+    # Each of two collectors deletes what it has listed. Between the two deletions the file is uploaded again.
+    "same name, grown": Scenario(
+        Rules(age_min=1, clock_max=3),
+        (F[0],),
+        {
+            "request": (write_again, Writer(ADD_1, data=F[1], begin=0), 1),
+            "again": (write_again, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+        unsafe=(("age_by_created_file", 38),),
+    ),
     "pins, grown": Scenario(
         Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),

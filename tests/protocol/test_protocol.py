@@ -1,6 +1,6 @@
 """The protocol model is explored: the protocols hold, each unsafe change is caught, and each claim can fail.
 
-With ALPHEUS_SLOW=1 the larger scenarios are explored to 2,500,000 states each, more than 10,000,000 together.
+With ALPHEUS_SLOW=1 the larger scenarios are explored to 3,000,000 states each, more than 10,000,000 together.
 ALPHEUS_PROTOCOL_DONE names a file that lists the scenarios already explored, for a run that was interrupted.
 """
 
@@ -77,6 +77,19 @@ def test_catch_unsafe_change(name: str, change: str, steps: int) -> None:
     assert len(report.trace) == steps
 
 
+def test_catch_reupload_between_two_collectors(lane_count: Callable[[int, int], int]) -> None:
+    """The shortest trace takes a million states, so only the slow lane finds it."""
+    scenario = GROWN["same name, grown"]
+    ((change, steps),) = scenario.unsafe
+    report = scenario.explore(lane_count(5_000, 3_000_000), change, traced=True)
+    print(f"{report.states} states, {len(report.trace)} steps", *report.trace, sep="\n")
+    if lane_count(0, 1):
+        assert "which was deleted" in report.violation
+        assert len(report.trace) == steps
+    else:
+        assert report.violation == ""
+
+
 @pytest.mark.parametrize(("name", "change"), HARMLESS)
 def test_pass_harmless_change(name: str, change: str, lane_count: Callable[[int, int], int]) -> None:
     """The model does without these rules. Some exist for clocks that differ, which the model does not have."""
@@ -97,7 +110,7 @@ def test_explore_larger_scenarios(lane_count: Callable[[int, int], int]) -> None
         if name in done:
             continue
         began = time.process_time()
-        report = scenario.explore(lane_count(15_000, 2_500_000), deep=True)
+        report = scenario.explore(lane_count(15_000, 3_000_000), deep=True)
         print(describe(name, report, time.process_time() - began), flush=True)
         assert report.violation == "", f"{name}: explore it with traced=True"
         assert {scenario.settle(store) for store in report.stores[:: lane_count(10, 1)]} == {""}
