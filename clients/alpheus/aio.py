@@ -545,7 +545,7 @@ def session_of(catalog: AsyncCatalog) -> Session:
     return catalog._session
 
 
-def snapshot_of(catalog: AsyncCatalog, at: VersionInfo, reference: At) -> AsyncSnapshot:
+def snapshot_of(catalog: AsyncCatalog, at: VersionInfo, reference: At = None) -> AsyncSnapshot:
     """A snapshot without a lease, of a version that was resolved before."""
     return AsyncSnapshot(catalog._session, at, reference=reference)
 

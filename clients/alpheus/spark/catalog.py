@@ -165,7 +165,7 @@ class SparkCatalog(Lake):
         require_native(table.definition)
         return table
 
-    def _hold(self, version: int, at: When) -> None:
+    def _hold(self, version: int, at: When = None) -> None:
         """Lease the version of `at`, from which a frame is made, while it is among the last `HELD_VERSIONS_MAX`."""
         if self._lease is False:
             return

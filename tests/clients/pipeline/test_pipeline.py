@@ -69,7 +69,7 @@ def test_a_job_is_named_after_its_function_which_stays_callable() -> None:
         (lambda: Pipeline("m", lease=0.5), "lease=0.5: 1 to 3600 seconds"),
         (lambda: Pipeline("m", lease=True), "lease=True"),
         (lambda: changes("orders"), "names no table"),
-        (lambda: changes("sales.orders", start="soon"), '\'soon\' is not a version.*"snapshot", "now"'),
+        (lambda: changes("sales.orders", start="so on"), '\'so on\' is neither.*"snapshot", "now"'),
         (lambda: changes("sales.orders", start="latest"), "start='latest': write \"now\""),
         (lambda: changes("sales.orders", start=None), "start=None"),  # type: ignore[arg-type]
         (lambda: appends("sales.orders", start=-(1 << 33)), "outside -2"),

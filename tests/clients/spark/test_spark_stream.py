@@ -246,7 +246,8 @@ def test_streams_and_sinks_are_refused_at_once(
         ({"name": "s.zz"}, NotFound, "no table s.zz"),
         ({"on_delete": "x"}, InvalidInput, "on_delete='x' is none of"),
         ({"max_files": 0}, InvalidInput, "max_files='0' is not a positive"),
-        ({"start": "bogus"}, InvalidInput, "'bogus' is not a version"),
+        ({"start": "bo gus"}, InvalidInput, "'bo gus' is neither a version nor"),
+        ({"start": "bogus"}, NotFound, "no tag bogus"),
         ({"start": 9999}, NotFound, "no version 9999"),
     ]:
         with pytest.raises(kind, match=says):

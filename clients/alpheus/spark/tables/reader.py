@@ -25,6 +25,8 @@ def open_version(catalog: Catalog, version: int, at: When, *, lease: bool | floa
     try:
         return catalog.at(version, lease=lease)
     except Expired:
+        if at is None:
+            raise
         snapshot = catalog.at(at, lease=lease)
         if snapshot.version != version:
             snapshot.close()
