@@ -40,7 +40,7 @@ WANTED = {
     "id_age_untested",
     "no_minimum_age",
 }
-"""The unsafe changes that issue 20 names, and those beside them that its protocols speak of."""
+"""The unsafe changes that every release must catch, and those beside them that the protocols speak of."""
 
 
 def describe(name: str, report: Report, seconds: float) -> str:
