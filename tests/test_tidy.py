@@ -49,11 +49,10 @@ GROUND = {
 ARROWS = {
     "alpheus_journal": {
         "repair": "journal replay log model storage",
-        "journal": "check create_catalog tags wire commit execute workspace replay conflicts log tree model storage",
+        "journal": "check create_catalog wire commit execute workspace replay conflicts log tree model storage",
         "access": "replay model storage",
         "check": "execute workspace replay log tables tree model rooted_storage storage",
         "wire": "replay model",
-        "tags": "workspace log model",
         "create_catalog": "commit workspace log tree model storage",
         "commit": "execute workspace replay conflicts log tables tree model rooted_storage storage",
         "execute": "workspace predicate tables model",

@@ -23,6 +23,7 @@ from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, Operation, Transaction
 from alpheus_journal.replay.state import Head
+from alpheus_journal.replay.tags import decode_tag
 
 log = logger()
 
@@ -177,9 +178,7 @@ class TagUpkeep:
             found = []
             for key, stored in zip(keys, loaded.objects, strict=True):
                 assert stored is not None
-                definition = decode_definition(Kind.TAG, stored.definition, stored.path)
-                assert isinstance(definition, TagDef)
-                found.append(_Found(key.name, definition))
+                found.append(_Found(key.name, decode_tag(stored)))
             return found
         except Corrupt:
             if len(keys) == 1:

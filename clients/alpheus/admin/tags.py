@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Any
 
 from alpheus.model_conversions import tag_of
 from alpheus.models import EPOCH, Commit, Tag
@@ -17,9 +17,9 @@ from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.execute.tags import EXPIRE_AT_MILLIS_MAX
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At, Pin
-from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, RenameObject, ReplaceTag
+from alpheus_journal.replay.tags import decode_tag
 from alpheus_journal.workspace.checks import check_tag_name
 
 NAMES_AT_ONCE = 1000
@@ -56,19 +56,8 @@ class AsyncTags:
             raise AlreadyExists(
                 f"there is a {key} already", kind="tag_exists", hint="replace the tag, or choose another name"
             )
-        expire_at, described = self._expiry(retain), texts("properties", properties)
-        pin = await self._pin(at)
-        operation = CreateTag(
-            name=name,
-            tag_id=self._session.identities.uuid4(),
-            version=pin.version,
-            commit_id=pin.commit_id,
-            version_created_at_millis=pin.version_created_at_millis,
-            pin_path=pin.path,
-            expire_at_millis=expire_at,
-            message=message,
-            properties=described,
-        )
+        fields = await self._fields(name, at, retain, message, properties)
+        operation = CreateTag(tag_id=self._session.identities.uuid4(), **fields)
         return await self._session.commit_operation(operation, loaded.version)
 
     async def replace(
@@ -82,18 +71,7 @@ class AsyncTags:
         """Give the name to another version. Retention, message and properties are replaced, too; the id stays. The
         arguments are those of `create`. Raises NotFound (`no_tag`)."""
         begin, _ = await self._load(name)
-        expire_at, described = self._expiry(retain), texts("properties", properties)
-        pin = await self._pin(at)
-        operation = ReplaceTag(
-            name=name,
-            version=pin.version,
-            commit_id=pin.commit_id,
-            version_created_at_millis=pin.version_created_at_millis,
-            pin_path=pin.path,
-            expire_at_millis=expire_at,
-            message=message,
-            properties=described,
-        )
+        operation = ReplaceTag(**await self._fields(name, at, retain, message, properties))
         return await self._session.commit_operation(operation, begin)
 
     async def rename(self, name: str, new_name: str) -> Commit:
@@ -159,7 +137,29 @@ class AsyncTags:
         stored = loaded.objects[0]
         if stored is None:
             raise no_tag(name)
-        return loaded.version, cast(TagDef, decode_definition(Kind.TAG, stored.definition, stored.path))
+        return loaded.version, decode_tag(stored)
+
+    async def _fields(
+        self,
+        name: str,
+        at: When,
+        retain: timedelta | None,
+        message: str,
+        properties: Mapping[str, str] | None,
+    ) -> dict[str, Any]:
+        """Pin the version, after the other arguments were checked. Return the fields of `SetTag`."""
+        expire_at, described = self._expiry(retain), texts("properties", properties)
+        pin = await self._pin(at)
+        return {
+            "name": name,
+            "version": pin.version,
+            "commit_id": pin.commit_id,
+            "version_created_at_millis": pin.version_created_at_millis,
+            "pin_path": pin.path,
+            "expire_at_millis": expire_at,
+            "message": message,
+            "properties": described,
+        }
 
     async def _pin(self, at: When) -> Pin:
         reference = parse_when(at)
@@ -196,8 +196,7 @@ async def tags_at(session: Session, at: At, prefix: str = "") -> list[tuple[Obje
         loaded = await session.load(at, keys) if keys else None
         for key, stored in zip(keys, loaded.objects if loaded else (), strict=True):
             assert stored is not None
-            definition = decode_definition(Kind.TAG, stored.definition, stored.path)
-            found.append((key, cast(TagDef, definition)))
+            found.append((key, decode_tag(stored)))
         if not page.more or not page.names:
             return found
         after = page.names[-1]

@@ -93,13 +93,11 @@ class ExecutionCheck:
         self._contents = contents
         self._findings = findings
 
-    async def check(
-        self, root: Root, transaction: RecordedTransaction, execution: Execution
-    ) -> AsyncIterator[Finding]:
-        """Execute each recorded operation on the objects that it found, and compare the result with stored bytes."""
+    def _context_of(self, root: Root, transaction: RecordedTransaction) -> ExecutionContext:
+        """Return the context in which the operations of a recorded transaction are executed again."""
         operations = [action.operation for action in transaction.actions if action.operation is not None]
         numbers = itertools.count()
-        context = ExecutionContext(
+        return ExecutionContext(
             msgspec.structs.replace(self._reader.keys, takes_unseen=True),
             transaction.id,
             lambda: f"00000000-0000-0000-0000-{next(numbers):012x}",
@@ -109,6 +107,12 @@ class ExecutionCheck:
             principal=transaction.principal,
             merges=False,  # a merge does not change the content of a table
         )
+
+    async def check(
+        self, root: Root, transaction: RecordedTransaction, execution: Execution
+    ) -> AsyncIterator[Finding]:
+        """Execute each recorded operation on the objects that it found, and compare the result with stored bytes."""
+        context = self._context_of(root, transaction)
         for action in transaction.actions:
             await asyncio.sleep(0)  # reads from caches never wait, so let the event loop take a turn
             operation = action.operation
@@ -144,8 +148,8 @@ class ExecutionCheck:
             for name, stored in before.items():
                 execution.running.set(name, stored)
             # The version below may be of revision 1, and have definitions without checksums.
-            checksums = any(one is not None and has_checksum(one.definition) for one in after.values())
-            context = msgspec.structs.replace(context, checksums=checksums)
+            summed = any(one is not None and has_checksum(one.definition) for one in after.values())
+            context = msgspec.structs.replace(context, checksums=summed)
             try:
                 async for finding in self._execute_again(root, action, operation, context, execution, after):
                     yield finding

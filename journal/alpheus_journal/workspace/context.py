@@ -88,7 +88,7 @@ class Context(Protocol):
 
     @property
     def principal(self) -> str:
-        """Who commits the transaction, as its header says."""
+        """The principal in the transaction's header."""
         ...
 
     @property

@@ -57,7 +57,7 @@ UPKEEP_SETTINGS = {
 BASE_VERSIONS = 5
 PATIENCE_SECONDS = 60
 COMMITS_MAX = 60
-"""Of the library writer beside a daemon. The check after the kill sends each of them again."""
+"""The commits of the library writer beside a daemon. The check after the kill sends each of them again."""
 
 
 class Sent(msgspec.Struct):

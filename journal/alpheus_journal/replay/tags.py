@@ -7,15 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import Corrupt, Expired
+from alpheus_journal.errors import Corrupt, Expired, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.pins import copy_pin, create_pin
 from alpheus_journal.log.versions import Log
-from alpheus_journal.model.answers import At, Loaded, Page, Pin
+from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef
-from alpheus_journal.workspace.checks import not_there
 
 LOOKED_AT_MAX = 1000
 """The tags that are looked at for the one to name in an error."""
@@ -34,18 +33,24 @@ class Read(Protocol):
     ) -> Page: ...
 
 
+def decode_tag(stored: StoredObject) -> TagDef:
+    """Decode the definition of a tag. Raises Corrupt (`corrupt_definition`)."""
+    definition = decode_definition(Kind.TAG, stored.definition, stored.path)
+    assert isinstance(definition, TagDef)
+    return definition
+
+
 async def load_tag(read: Read, name: str) -> TagDef:
     """Load a tag at the head. Raises NotFound (`no_tag`)."""
     key = fmt.check_object_name(fmt.tag_name(name), read.keys)
     (stored,) = (await read.load(None, [key])).objects
     if stored is None:
-        hint = (
-            "list the tags to see the names, or give a version number or a time such as 2026-03-01T12:00:00Z"
+        raise NotFound(
+            f"there is no {key}",
+            kind="no_tag",
+            hint="list the tags to see the names, or give a version number or a time such as 2026-03-01T12:00:00Z",
         )
-        raise not_there(key, hint=hint)
-    definition = decode_definition(Kind.TAG, stored.definition, stored.path)
-    assert isinstance(definition, TagDef)
-    return definition
+    return decode_tag(stored)
 
 
 async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) -> None:
@@ -56,8 +61,7 @@ async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) 
         loaded = await read.load(head, [fmt.tag_name(name) for name in page.names])
         for name, stored in zip(page.names, loaded.objects, strict=True):
             assert stored is not None
-            tag = decode_definition(Kind.TAG, stored.definition, stored.path)
-            assert isinstance(tag, TagDef)
+            tag = decode_tag(stored)
             if nearest is None or abs(tag.version - version) < abs(nearest.version - version):
                 nearest = tag
                 error.hint = f"{error.hint.partition(';')[0]}; tag {name} names version {tag.version}"
