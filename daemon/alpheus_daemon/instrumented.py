@@ -155,6 +155,9 @@ class TimedStorage(Storage):
     async def delete(self, path: str) -> None:
         await self._call("delete", self.inner.delete(path))
 
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        await self._call("delete_many", self.inner.delete_many(paths))
+
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
 

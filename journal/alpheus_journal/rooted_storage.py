@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from alpheus_journal.data_roots import find_overlap
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.storage import ObjectInfo, Storage, open_storage
+from alpheus_journal.storage import ObjectInfo, Storage, check_paths, open_storage
 from alpheus_journal.urls import redact_url
 
 DATA_FOLDER = "data/"
@@ -87,6 +87,10 @@ class RootedStorage(Storage):
 
     async def delete(self, path: str) -> None:
         await (await self._of(path)).delete(path)
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        for store, group in await self._split(check_paths(paths)):
+            await store.delete_many(group)
 
     def uri(self, path: str) -> str:
         return (self._opened() if path.startswith(DATA_FOLDER) else self._catalog).uri(path)

@@ -26,6 +26,7 @@ from alpheus_journal.storage.interface import (
     Storage,
     check_part,
     check_path,
+    check_paths,
     check_prefix,
     check_size,
     each_of,
@@ -34,6 +35,7 @@ from alpheus_journal.storage.interface import (
     folders_above,
     is_path,
     slot_taken,
+    split_items,
     unreadable,
 )
 from alpheus_journal.urls import redact_url
@@ -46,6 +48,7 @@ __all__ = [
     "Storage",
     "check_part",
     "check_path",
+    "check_paths",
     "check_prefix",
     "check_size",
     "each_of",
@@ -56,6 +59,7 @@ __all__ = [
     "normal_url",
     "open_storage",
     "slot_taken",
+    "split_items",
     "unreadable",
 ]
 

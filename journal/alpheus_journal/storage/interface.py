@@ -11,7 +11,16 @@ from __future__ import annotations
 import abc
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import TypeVar
 
 import msgspec
@@ -32,6 +41,8 @@ _Result = TypeVar("_Result")
 
 FILE_SIZE_BYTES_MAX = 1 << 48
 """No store accepts a file of this size. Callers that read a file of any size pass it as `size_max`."""
+DELETES_AT_ONCE = 32
+"""The number of files that the default of `delete_many` removes concurrently."""
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
@@ -188,6 +199,14 @@ class Storage(abc.ABC):
     async def delete(self, path: str) -> None:
         """Remove a file. A missing file is not an error."""
 
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Remove several files. Missing files are not errors. Drivers overlap or batch the requests.
+
+        A bad path is refused before any file is removed. Any other failure is the first one that occurs. After an
+        error some of the files may be removed already; the call may be repeated.
+        """
+        await each_of(check_paths(paths), self.delete, DELETES_AT_ONCE)
+
     # -- data files
 
     @abc.abstractmethod
@@ -243,6 +262,11 @@ def check_path(path: str) -> str:
     if not is_path(path):
         raise InvalidInput(f"{path[:200]!r} is not a path below the catalog prefix", kind="bad_argument")
     return path
+
+
+def check_paths(paths: Iterable[str]) -> list[str]:
+    """Return each of the paths once, in their order. Raises InvalidInput when `check_path` refuses any of them."""
+    return list(dict.fromkeys(check_path(path) for path in paths))
 
 
 def is_path(path: str) -> bool:
@@ -321,6 +345,11 @@ def files_not_stored(slot: str, error: OutcomeUnknown) -> Unavailable:
     return Unavailable(
         f"{slot} was not written, because its files may not be stored: {error.message}", path=slot
     )
+
+
+def split_items(items: Sequence[_Item], size: int) -> list[Sequence[_Item]]:
+    """Split items into groups of `size`, in their order. The last group may be smaller."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 async def each_of(

@@ -49,6 +49,7 @@ from alpheus_journal.storage.interface import (
     check_size,
     file_not_there,
     slot_taken,
+    split_items,
     unreadable,
 )
 from alpheus_journal.storage.lmdb_environment import Environment, check_own
@@ -60,6 +61,7 @@ _T = TypeVar("_T")
 
 READ_THREADS = 4
 LIST_BATCH = 1000
+DELETE_BATCH = 256
 PATH_SIZE_BYTES_MAX = 4096
 DATA_FOLDER = "data/"
 
@@ -196,7 +198,15 @@ class LmdbStorage(Storage):
         if _is_data(check_path(path)):
             await self._files.delete(path)
         else:
-            await self._run(self._writer, self._delete, path)
+            await self._run(self._writer, self._delete_all, [path])
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Remove files. Each transaction removes up to DELETE_BATCH keys, so that other writers need not wait long."""
+        inside, outside = _split_paths(dict.fromkeys(paths))
+        if outside:
+            await self._files.delete_many(outside)
+        for batch in split_items(sorted(inside), DELETE_BATCH):
+            await self._run(self._writer, self._delete_all, batch)
 
     # -- data files
 
@@ -320,8 +330,15 @@ class LmdbStorage(Storage):
 
         self._environment.write(job, next(iter(files)), map(len, values.values()))
 
-    def _delete(self, path: str) -> None:
-        self._environment.write(lambda transaction: transaction.delete(_key_of(path)), path)
+    def _delete_all(self, paths: Sequence[str]) -> None:
+        keys = [_key_of(path) for path in paths]
+
+        def job(transaction: Any) -> None:
+            for key in keys:
+                transaction.delete(key)
+
+        # Pages that a deletion changes are written anew. One deletion always finds room for its pages.
+        self._environment.write(job, paths[0], [0] * len(keys) if len(keys) > 1 else ())
 
     def _encode_value(self, path: str, data: bytes) -> bytes:
         encoded = path.encode()

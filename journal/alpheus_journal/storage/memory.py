@@ -18,6 +18,7 @@ from alpheus_journal.storage.interface import (
     ObjectInfo,
     Storage,
     check_path,
+    check_paths,
     check_prefix,
     check_size,
     file_not_there,
@@ -99,6 +100,10 @@ class MemoryStorage(Storage):
 
     async def delete(self, path: str) -> None:
         self._files.pop(check_path(path), None)
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        for path in check_paths(paths):
+            await self.delete(path)
 
     def uri(self, path: str) -> str:
         raise InvalidInput(

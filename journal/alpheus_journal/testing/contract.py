@@ -60,6 +60,18 @@ ODD_PATHS = (
 )
 """Paths that every driver must accept, because the Java SDK puts raw names into definition paths."""
 
+ALIKE_PATHS = (
+    ("data/t/a&amp;b", "data/t/a&b"),
+    ("data/t/<a>", "data/t/&lt;a&gt;"),
+    ("data/t/a+b", "data/t/a b"),
+    ("data/t/a%20b", "data/t/a%2520b"),
+    ("data/t/a%2Fb", "data/t/a/b"),
+    ("data/t/ a ", "data/t/a_"),
+    ("data/t/Ü-日本語-𝄞", "data/t/U\u0308-日本語-𝄞"),
+    *((path, f"{path}-2") for path in ODD_PATHS if "\\" not in path),
+)
+"""Pairs of paths. A driver that escapes names wrongly takes one of a pair for the other."""
+
 
 class StorageContract:
     """The suite that every driver must pass as a whole.
@@ -431,6 +443,38 @@ class StorageContract:
             await storage.create("node/a.arrow", b"again")
             assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"again"
 
+    async def test_delete_few_together(self) -> None:
+        async with self._store() as storage:
+            await storage.delete_many([])
+            await storage.put_many({f"node/{name}.arrow": b"x" for name in "abcde"})
+            await storage.delete_many(["node/a.arrow"])
+            assert set(await listed(storage, "")) == {f"node/{name}.arrow" for name in "bcde"}
+            await storage.delete_many(["node/b.arrow", "node/none.arrow", "node/c.arrow"])
+            assert set(await listed(storage, "")) == {"node/d.arrow", "node/e.arrow"}
+            await storage.delete_many(["node/d.arrow", "node/d.arrow"])
+            for _ in range(2):
+                await storage.delete_many(["node/a.arrow", "never/was/here", "never", "x" * 300])
+            assert set(await listed(storage, "")) == {"node/e.arrow"}
+            await storage.create("node/a.arrow", b"again")
+            assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"again"
+
+    async def test_delete_thousands_together(self) -> None:
+        """Every second file is missing."""
+        async with self._store() as storage:
+            names = [f"data/t/x/{number % 13}/{number}.parquet" for number in range(2500)]
+            kept = [f"data/t/x/{number}/kept.parquet" for number in range(5)]
+            await storage.put_many(dict.fromkeys([*names[::2], *kept, "node/kept.arrow"], b""))
+            await storage.delete_many([*names, "node/none.arrow"])
+            assert set(await listed(storage, "")) == {*kept, "node/kept.arrow"}
+
+    async def test_delete_no_other_name_together(self) -> None:
+        async with self._store() as storage:
+            one, other = ({pair[side] for pair in ALIKE_PATHS} for side in (0, 1))
+            for doomed, kept in ((one, other), (other, one)):
+                await storage.put_many(dict.fromkeys([*doomed, *kept], b"x"))
+                await storage.delete_many(list(doomed))
+                assert set(await listed(storage, "")) == kept
+
     # -- paths
 
     async def test_bad_paths_are_refused(self) -> None:
@@ -445,9 +489,13 @@ class StorageContract:
                 await raises(InvalidInput, storage.publish({path: b""}, "vn/000", b""), kind="bad_argument")
                 await raises(InvalidInput, storage.publish({}, path, b""), kind="bad_argument")
                 await raises(InvalidInput, storage.delete(path), kind="bad_argument")
+                await raises(InvalidInput, storage.delete_many(["node/a", path]), kind="bad_argument")
             for prefix in ("/", "../", "a//", "a/../b", "a/\0", "./x"):
                 await raises(InvalidInput, listed(storage, prefix), kind="bad_argument")
             assert await listed(storage, "") == {}, "a refused path left something"
+            await storage.put("node/a", b"")
+            await raises(InvalidInput, storage.delete_many(["node/a", "node//b"]), kind="bad_argument")
+            assert await storage.exists("node/a"), "a file was removed before all paths were checked"
 
     async def test_odd_paths_are_taken(self) -> None:
         async with self._store() as storage:

@@ -129,10 +129,10 @@ def seeded(seed: int, rate: float, *, faults: Collection[Fault] = LAWFUL, reads:
 class FaultyStorage(Storage):
     """A store in front of `inner` whose calls fail as `plan` says. `log` has all calls.
 
-    `put_many` counts as a `put` for each file, `read_many` as `read`s, `stat_many` as `stat`s, and `publish` as
-    `put_many` and `create`. Each of these calls can fail; `prove`, `enclosing` and `make_durable` cannot. A late write
-    waits for `release()` or, with `late_after`, for the call whose number is that much higher. A slow call waits
-    `slow_seconds` by `clock`. `close` leaves late writes unapplied and closes `inner`.
+    `put_many` counts as a `put` for each file, `delete_many` as `delete`s, `read_many` as `read`s, `stat_many` as
+    `stat`s, and `publish` as `put_many` and `create`. Each of these calls can fail; `prove`, `enclosing` and
+    `make_durable` cannot. A late write waits for `release()` or, with `late_after`, for the call whose number is that
+    much higher. A slow call waits `slow_seconds` by `clock`. `close` leaves late writes unapplied and closes `inner`.
     """
 
     def __init__(

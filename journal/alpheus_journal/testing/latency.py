@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from alpheus_journal.storage import ObjectInfo, Storage, each_of
+from alpheus_journal.storage import ObjectInfo, Storage, check_paths, each_of, split_items
 
 T = TypeVar("T")
+
+DELETE_BATCH = 1000
+"""The number of files that one request removes, as on S3."""
 
 
 class LatencyStorage(Storage):
@@ -75,6 +78,12 @@ class LatencyStorage(Storage):
 
     async def delete(self, path: str) -> None:
         await self._call("delete", lambda: self.inner.delete(path))
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        async def delete(batch: Sequence[str]) -> None:
+            await self._call("delete_many", lambda: self.inner.delete_many(batch))
+
+        await each_of(split_items(check_paths(paths), DELETE_BATCH), delete, self._at_once)
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)

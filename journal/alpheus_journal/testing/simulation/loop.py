@@ -22,14 +22,14 @@ import hashlib
 import heapq
 import random
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import msgspec
 
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
-from alpheus_journal.storage import ObjectInfo, Storage, slot_taken
+from alpheus_journal.storage import ObjectInfo, Storage, check_paths, slot_taken
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.faults import WRITES, Call, Fault, Plan, no_faults
 
@@ -444,6 +444,9 @@ class Network(Storage):
     async def delete(self, path: str) -> None:
         await self._call("delete", path, lambda: self.inner.delete(path))
 
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        await _together([self.delete(path) for path in check_paths(paths)])
+
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
 
@@ -545,6 +548,10 @@ class Audit(Storage):
         self.violations.append(f"{path} was deleted")
         await self.inner.delete(path)
 
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        self.violations += [f"{path} was deleted" for path in paths]
+        await self.inner.delete_many(paths)
+
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
 
@@ -574,6 +581,9 @@ class LaxStorage(Storage):
 
     async def delete(self, path: str) -> None:
         await self.inner.delete(path)
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        await self.inner.delete_many(paths)
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
