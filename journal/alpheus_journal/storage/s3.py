@@ -17,7 +17,7 @@ import random
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -31,15 +31,17 @@ from alpheus_journal.storage.interface import (
     Storage,
     check_part,
     check_path,
+    check_paths,
     check_prefix,
     check_size,
     each_of,
     file_not_there,
     folders_above,
     is_path,
+    split_items,
 )
 from alpheus_journal.storage.object_url import is_endpoint
-from alpheus_journal.storage.s3_client import Bucket, Request, S3Client
+from alpheus_journal.storage.s3_client import Bucket, Request, S3Client, is_not_offered
 from alpheus_journal.storage.suitability import prove_once
 from alpheus_journal.urls import SECRET_NAMES, has_bare_option, redact_host, redact_url
 
@@ -52,9 +54,15 @@ MULTIPART_FROM = 16 << 20
 PART_SIZE = 8 << 20
 PARTS_MAX = 10_000
 KEY_SIZE_BYTES_MAX = 1024
+DELETE_BATCH = 1000
+"""The limit of S3."""
+DELETES_AT_ONCE = 4
+"""Concurrent DeleteObjects. S3 counts each file, and takes some thousands of deletions a second below a prefix."""
 PAUSE_MIN_SECONDS = 0.05
 PAUSE_MAX_SECONDS = 3.0
 READ_SIZE = 1 << 20
+_NOT_IN_XML = re.compile("[\ufffe\uffff]")
+"""Characters that a path may hold and no XML document. The control characters are refused in every path."""
 ABORT_SECONDS = 5.0
 
 
@@ -143,6 +151,7 @@ class S3Storage(Storage):
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._deadline = place.deadline
         self._at_once = place.bucket.max_connections
+        self._deletes_singly = False
         self._client = S3Client(place.bucket, now, monotonic)
         self._monotonic = monotonic
         self._sleep = sleep
@@ -326,6 +335,53 @@ class S3Storage(Storage):
 
         await self._retry(remove)
 
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Remove files by DeleteObjects, up to DELETE_BATCH files a request. A store that does not know this request
+        gets a request for each file."""
+        files = {key: path for path in check_paths(paths) if (key := self._key(path)) is not None}
+        alone = [path for key, path in files.items() if _NOT_IN_XML.search(key)]
+        batches = split_items([key for key in files if not _NOT_IN_XML.search(key)], DELETE_BATCH)
+        await each_of(
+            batches, lambda batch: self._delete_batch({key: files[key] for key in batch}), DELETES_AT_ONCE
+        )
+        await each_of(alone, self.delete, self._at_once)
+
+    async def _delete_batch(self, left: dict[str, str]) -> None:
+        """Remove the files `left`, given as paths by key. Files that are removed are taken out of `left`."""
+        if self._deletes_singly or not await self._retry(lambda: self._delete_together(left)):
+            await each_of(list(left.values()), self.delete, self._at_once)
+
+    async def _delete_together(self, left: dict[str, str]) -> bool:
+        """Send one DeleteObjects for the files `left`, and take the removed files out of `left`. Return False when the
+        store does not know the request."""
+        request = Request(f"delete {len(left)} files", writes=True)
+        async with self._client.attempt(request, sum(map(len, left))) as s3:
+            try:
+                answer = await s3.delete_objects(
+                    Bucket=self._bucket,
+                    Delete={"Objects": [{"Key": key} for key in left], "Quiet": True},
+                )
+            except ClientError as error:
+                if not is_not_offered(error):
+                    raise
+                self._deletes_singly = True
+                return False
+        failures: dict[str, AlpheusError] = {}
+        for refusal in answer.get("Errors", ()):
+            key = str(refusal.get("Key", ""))
+            error_of_file = self._client.error_of_file(
+                Request("delete", left.get(key, ""), writes=True), refusal
+            )
+            if error_of_file is not None:
+                failures[key] = error_of_file
+        # After an error about an unknown name all files are tried again.
+        if failures.keys() <= left.keys():
+            for key in left.keys() - failures.keys():
+                del left[key]
+        if failures:
+            raise _most_lasting(failures.values())
+        return True
+
     def uri(self, path: str) -> str:
         """Return `s3://bucket/key`, as Arrow takes it. Hadoop calls the same address `s3a://`."""
         return f"s3://{self._bucket}/{quote(self._prefix + check_path(path))}"
@@ -430,6 +486,14 @@ async def _read_body(body: Any, path: str, size_max: int) -> bytes:
         size += len(chunk)
         check_size(path, size, size_max)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _most_lasting(failures: Iterable[AlpheusError]) -> AlpheusError:
+    """Return the failure that decides what happens next: one that repetition does not cure, or one in doubt."""
+    return min(
+        failures,
+        key=lambda error: (isinstance(error, Unavailable | OutcomeUnknown), isinstance(error, Unavailable)),
+    )
 
 
 def _millis(moment: Any) -> int:

@@ -18,9 +18,11 @@ The module is long because the meaning of a failure depends on how the request w
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import email.utils
 import functools
+import hashlib
 import os
 import re
 import time
@@ -90,6 +92,11 @@ _BELOW_A_FILE = {
     "XMinioObjectExistsAsDirectory",
 }
 _NO_SUCH_FILE = {"NoSuchKey", "NoSuchVersion", "NotFound", "404", "KeyTooLongError"} | _BELOW_A_FILE
+
+_FORBIDDEN = {"AccessDenied", "AllAccessDisabled", "AccountProblem"}
+_NOT_OFFERED = {
+    "NotImplemented", "MethodNotAllowed", "InvalidArgument", "InvalidRequest", "MalformedXML", "MissingContentMD5",
+}  # fmt: skip
 
 # Errors that botocore raises before the first byte of a request is sent.
 _BEFORE_SENDING = (
@@ -319,6 +326,18 @@ class S3Client:
 
     # -- an answer that refuses
 
+    def error_of_file(self, request: Request, refusal: dict[str, Any]) -> AlpheusError | None:
+        """Build the error for a file that a request for several files did not remove: an `Error` of its answer. Return
+        None when the file is missing."""
+        code = _code(refusal.get("Code"))
+        if code in _NO_SUCH_FILE:
+            return None
+        answer = {
+            "Error": {"Code": code, "Message": refusal.get("Message", "")},
+            "ResponseMetadata": {"HTTPStatusCode": 403 if code in _FORBIDDEN else 200},
+        }
+        return self._error_of_refusal(request, boto.ClientError(answer, "DeleteObjects"))
+
     def _error_of_refusal(self, request: Request, error: boto.ClientError) -> AlpheusError:
         response = error.response
         code = _code(response.get("Error", {}).get("Code"))
@@ -424,7 +443,8 @@ class S3Client:
                 " missing file"
             )
         elif request.writes:
-            hint = "allow s3:PutObject here; readers and read-only buckets do not have it"
+            right = "s3:DeleteObject" if request.operation.startswith("delete") else "s3:PutObject"
+            hint = f"allow {right} here; readers and read-only buckets do not have it"
         return Denied(about, hint=hint, path=request.path)
 
 
@@ -478,6 +498,8 @@ class _Connections:
         client, self._source, self._kept = await asyncio.to_thread(_run, self._make)
         client.meta.events.register_last("before-parameter-build.s3", _no_redirect)
         client.meta.events.register_last("before-call.s3", _no_expectation)
+        client.meta.events.register_last("before-call.s3.DeleteObjects", _sum_by_md5)
+        client.meta.events.register("before-parse.s3.DeleteObjects", _check_deletion)
         client.meta.events.register("before-call.s3", self._sending)
         client.meta.events.register("response-received.s3", self._received)
         self.client = client
@@ -594,6 +616,30 @@ def _no_expectation(params: dict[str, Any], **_: object) -> None:
     """Remove `Expect: 100-continue`: it costs a round trip before each body, and the whole time limit on a server that
     never answers it."""
     params["headers"].pop("Expect", None)
+
+
+def _sum_by_md5(params: dict[str, Any], **_: object) -> None:
+    """Send the checksum of a DeleteObjects as `Content-MD5`, which every store takes. S3 demands a checksum; stores of
+    other vendors know only this one, and botocore sends another one."""
+    for name in ("request_algorithm", "request_algorithm_header"):
+        params["context"].get("checksum", {}).pop(name, None)
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _check_deletion(response_dict: dict[str, Any], **_: object) -> None:
+    """Refuse an answer of another program. An answer to DeleteObjects that names no error is a success, so an empty
+    page must not count as one."""
+    if response_dict["status_code"] < 300 and b"DeleteResult" not in response_dict["body"]:
+        raise ResponseParserError("this is no answer to DeleteObjects")
+
+
+def is_not_offered(error: boto.ClientError) -> bool:
+    """Return whether a store refused a DeleteObjects because it does not know this request. Google answers 400 with
+    NotImplemented or InvalidArgument."""
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    code = error.response.get("Error", {}).get("Code")
+    return status in (405, 501) or (status == 400 and code in _NOT_OFFERED)
 
 
 def _may_have_been_sent(error: Exception, reason: object) -> bool:
