@@ -66,6 +66,7 @@ from alpheus_journal.storage.interface import (
     Storage,
     check_part,
     check_path,
+    check_paths,
     check_prefix,
     check_size,
     each_of,
@@ -73,6 +74,7 @@ from alpheus_journal.storage.interface import (
     folders_above,
     is_path,
     slot_taken,
+    split_items,
 )
 from alpheus_journal.storage.object_url import CREDENTIALS, PLACE_NAMES, Place, bad_url, parse_url
 from alpheus_journal.storage.suitability import prove_once
@@ -87,6 +89,9 @@ MULTIPART_SIZE_MIN = 8 << 20
 stored."""
 PARTS_MAX = 4
 LIST_BATCH = 1000
+DELETE_BATCH = 1000
+"""The limit of S3."""
+DELETES_AT_ONCE = 4
 KEY_SIZE_BYTES_MAX = 1024
 BYTES_PER_SECOND_MIN = 256 << 10
 """A slower transfer of a large file times out."""
@@ -101,6 +106,9 @@ _ALLOW = {
     "gs": "the role Storage Object User",
     "az": "the role Storage Blob Data Contributor",
 }
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_NOT_OFFERED = {400, 405, 501}
+"""The status of an answer to DeleteObjects by a store that does not know this request."""
 _BAD_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"}
 
 
@@ -132,10 +140,15 @@ class ObjectStorage(Storage):
         self._deadline = place.number("deadline")
         self._patience = place.number("connect_timeout") + place.number("read_timeout")
         self._closed = False
+        self._deletes_singly = False
         try:
             self._store = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX)
             # A listing that breaks on its hundredth page resumes there; repeating a read is always safe.
             self._lister = _connect(place, retries=LIST_RETRIES_MAX, timeout=self._patience)
+            # Bulk deletions of Azure fail at the first file that is missing, and Google has none.
+            self._remover = None
+            if place.scheme == "s3":
+                self._remover = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX, bulk=True)
         except (BaseError, ValueError, OSError) as error:
             raise bad_url(
                 self.url, f"obstore refuses these settings: {_first_line(error)}", CREDENTIALS[place.scheme]
@@ -317,6 +330,39 @@ class ObjectStorage(Storage):
                     raise
 
         await self._retry("delete", path, delete, is_write=True, repeat_unknown=True)
+
+    async def delete_many(self, paths: Sequence[str]) -> None:
+        """Remove files: on S3 by DeleteObjects, up to DELETE_BATCH files a request, else by a request for each file."""
+        checked = check_paths(paths)
+        if self._remover is not None:
+            await each_of(split_items(checked, DELETE_BATCH), self._delete_batch, DELETES_AT_ONCE)
+        else:
+            await each_of(checked, self.delete, self._at_once)
+
+    async def _delete_batch(self, paths: Sequence[str]) -> None:
+        """Remove the files together. When that fails, remove one after the other, because the library reports one
+        failure at most and does not say which files are removed."""
+        keys = [key for path in paths if len((key := self._key(path)).encode()) <= KEY_SIZE_BYTES_MAX]
+
+        async def delete() -> bool:
+            assert self._remover is not None
+            try:
+                async with self._limit(sum(map(len, keys))):
+                    await obstore.delete_async(self._remover, keys)
+            except Exception as error:  # also a panic of the library, about an answer that it does not expect
+                failure = _Failure.of(error)
+                if failure.status in _PASSING or failure.is_never_connected:
+                    raise
+                self._deletes_singly = self._deletes_singly or failure.status in _NOT_OFFERED
+                return False
+            return True
+
+        is_done = not keys
+        if not is_done and not self._deletes_singly:
+            what = f"{len(keys)} files"
+            is_done = await self._retry("delete", what, delete, is_write=True, repeat_unknown=True)
+        if not is_done:
+            await each_of(paths, self.delete, self._at_once)
 
     # -- the rest
 
@@ -562,7 +608,9 @@ def _tag(e_tag: str | None, version: str | None) -> str:
     return f"{e_tag or ''}.{version or ''}".removeprefix(".").removesuffix(".")
 
 
-def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStore | AzureStore:
+def _connect(
+    place: Place, *, retries: int, timeout: float, bulk: bool = False
+) -> S3Store | GCSStore | AzureStore:
     endpoint = place.options.get("endpoint_url", "")
     if place.scheme == "s3":
         endpoint = (
@@ -593,8 +641,8 @@ def _connect(place: Place, *, retries: int, timeout: float) -> S3Store | GCSStor
     if place.scheme == "az":
         config["account_name"] = place.options["account"]
         return AzureStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-    # One request for each file, because the per-file answers of a bulk deletion are easily lost.
-    config["disable_bulk_delete"] = True
+    # `delete` sends a plain DELETE: each failure has its status then, and any server knows the request.
+    config["disable_bulk_delete"] = not bulk
     if region := place.options.get("region"):
         config["region"] = region
     if not place.is_on("path_style", default=True):
