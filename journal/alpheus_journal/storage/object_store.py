@@ -89,8 +89,9 @@ MULTIPART_SIZE_MIN = 8 << 20
 stored."""
 PARTS_MAX = 4
 LIST_BATCH = 1000
-DELETE_BATCH = 1000
-"""The limit of S3."""
+DELETE_BATCHES = {"s3": 1000, "az": 256}
+"""The number of files that one request removes, by the scheme of a store that has such requests. These are the limits
+of the services."""
 DELETES_AT_ONCE = 4
 KEY_SIZE_BYTES_MAX = 1024
 BYTES_PER_SECOND_MIN = 256 << 10
@@ -108,7 +109,7 @@ _ALLOW = {
 }
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _NOT_OFFERED = {400, 405, 501}
-"""The status of an answer to DeleteObjects by a store that does not know this request."""
+"""The status of an answer by a store that does not know the request to remove many files."""
 _BAD_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"}
 
 
@@ -145,10 +146,7 @@ class ObjectStorage(Storage):
             self._store = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX)
             # A listing that breaks on its hundredth page resumes there; repeating a read is always safe.
             self._lister = _connect(place, retries=LIST_RETRIES_MAX, timeout=self._patience)
-            # Bulk deletions of Azure fail at the first file that is missing, and Google has none.
-            self._remover = None
-            if place.scheme == "s3":
-                self._remover = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX, bulk=True)
+            self._remover = _connect(place, retries=0, timeout=_REQUEST_SECONDS_MAX, bulk=True)
         except (BaseError, ValueError, OSError) as error:
             raise bad_url(
                 self.url, f"obstore refuses these settings: {_first_line(error)}", CREDENTIALS[place.scheme]
@@ -332,20 +330,20 @@ class ObjectStorage(Storage):
         await self._retry("delete", path, delete, is_write=True, repeat_unknown=True)
 
     async def delete_many(self, paths: Sequence[str]) -> None:
-        """Remove files: on S3 by DeleteObjects, up to DELETE_BATCH files a request, else by a request for each file."""
+        """Remove files, on S3 and Azure many by one request."""
         checked = check_paths(paths)
-        if self._remover is not None:
-            await each_of(split_items(checked, DELETE_BATCH), self._delete_batch, DELETES_AT_ONCE)
-        else:
+        size = DELETE_BATCHES.get(self._place.scheme)
+        if size is None:
             await each_of(checked, self.delete, self._at_once)
+        else:
+            await each_of(split_items(checked, size), self._delete_batch, DELETES_AT_ONCE)
 
     async def _delete_batch(self, paths: Sequence[str]) -> None:
-        """Remove the files together. When that fails, remove one after the other, because the library reports one
-        failure at most and does not say which files are removed."""
+        """Remove files by one request. When it fails, send a request for each file: the library reports only the first
+        failure, and Azure counts a missing file as one."""
         keys = [key for path in paths if len((key := self._key(path)).encode()) <= KEY_SIZE_BYTES_MAX]
 
         async def delete() -> bool:
-            assert self._remover is not None
             try:
                 async with self._limit(sum(map(len, keys))):
                     await obstore.delete_async(self._remover, keys)
