@@ -107,7 +107,7 @@ _ALLOW = {
     "gs": "the role Storage Object User",
     "az": "the role Storage Blob Data Contributor",
 }
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
 _NOT_OFFERED = {400, 405, 501}
 """The status of an answer by a store that does not know the request to remove many files."""
 _BAD_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"}

@@ -184,6 +184,55 @@ async def test_reader_syncs_a_slot_before_showing_it(
     await other.close()
 
 
+async def test_many_deletions_sync_nothing_and_keep_folders(
+    storage: LocalStorage, trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each job opens a folder once. An empty folder stays, because a writer may be about to use it."""
+    paths = [f"data/t/{folder}/{number}" for number in range(100) for folder in "abc"]
+    await storage.put_many(dict.fromkeys(paths, b"x"))
+    trace.calls.clear()
+    opened: list[str] = []
+    open_file = trace.open
+
+    def counted(name: str, flags: int, directory: int | None) -> int:
+        opened.append(name)
+        return open_file(name, flags, directory)
+
+    monkeypatch.setattr(trace, "open", counted)
+    await storage.delete_many(paths)
+    assert trace.calls == []
+    assert opened == ["data", "t", "a", "b", "c"]
+    assert set(await listed(storage, "")) == {"vn/latest"}
+    assert all((tmp_path / "lake" / "data" / "t" / folder).is_dir() for folder in "abc")
+    before = descriptors()
+    await storage.put("data/t/a/new", b"x")
+    await storage.delete_many([*paths, "data", "data/t/a", "data/t/a/new/below", "data/u/x"])
+    assert set(await listed(storage, "")) == {"vn/latest", "data/t/a/new"}
+    assert descriptors() == before
+    await raises(InvalidInput, storage.delete_many(["vn/latest", f"{STAGING_FOLDER}/x"]), kind="bad_argument")
+    assert await storage.exists("vn/latest")
+
+
+async def test_a_deletion_of_many_that_fails(storage: LocalStorage, trace: Trace, tmp_path: Path) -> None:
+    class NoAccess(Syscalls):
+        def unlink(self, name: str, directory: int) -> None:
+            if name == "b":
+                raise OSError(errno.EACCES, "no")
+            super().unlink(name, directory)
+
+    await storage.put_many(dict.fromkeys(["data/t/a", "data/t/b", "data/t/c"], b""))
+    other = await open_local(tmp_path / "lake", create=False, system=NoAccess())
+    error = await raises(Denied, other.delete_many(["data/t/c", "data/t/b", "data/t/a"]))
+    assert error.path == "data/t/b"
+    assert set(await listed(other, "data/")) == {"data/t/b", "data/t/c"}
+    await other.close()
+    await raises(Unavailable, other.delete_many(["data/t/b"]), kind="shutting_down")
+    trace.faults = {("fsync", "node/a"): errno.EIO}
+    await raises(Unavailable, storage.put("node/a", b""))
+    await raises(Unavailable, storage.delete_many(["data/t/b"]), kind="storage_read_only")
+    assert await storage.exists("data/t/b")
+
+
 # -- faults
 
 
