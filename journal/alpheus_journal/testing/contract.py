@@ -368,6 +368,25 @@ class StorageContract:
             assert second.size == 1
             assert second.modified_at_millis >= first.modified_at_millis > 0
 
+    async def test_listed_times_are_those_of_stat(self) -> None:
+        """The two times of a file differ by less than a second, because some stores list milliseconds and look up
+        seconds. No later file has an earlier time, beyond that second."""
+        async with self._store() as storage:
+            paths = ["node/a.arrow", "data/t/x/w/b.parquet", "node/c.arrow"]
+            for path in paths:
+                await storage.put(path, b"x")
+            looked_up = await storage.stat_many(paths)
+            earlier = 0
+            for path, info in (await listed(storage, "")).items():
+                found = looked_up[path]
+                assert found is not None
+                assert abs(found.modified_at_millis - info.modified_at_millis) < 1000
+            for path in paths:
+                found = looked_up[path]
+                assert found is not None
+                assert found.modified_at_millis > max(0, earlier - 1000)
+                earlier = found.modified_at_millis
+
     async def test_empty_and_large_files(self) -> None:
         async with self._store() as storage:
             large = bytes(range(256)) * (8 << 12)

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,17 @@ from alpheus_journal.errors import (
 from alpheus_journal.rooted_storage import RootedStorage
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.lmdb import DELETE_BATCH, LmdbStorage
+from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Fault, FaultyStorage, InterleavedStorage, listed, raises, scripted
+from alpheus_journal.testing import (
+    FakeFileSystem,
+    Fault,
+    FaultyStorage,
+    InterleavedStorage,
+    listed,
+    raises,
+    scripted,
+)
 from alpheus_journal.testing.latency import LatencyStorage
 from alpheus_journal.testing.proxy import (
     Action,
@@ -278,6 +287,36 @@ async def test_a_transaction_removes_a_bounded_number(
     assert len(transactions) == 3
     assert set(await listed(storage, "")) == {"data/t/x/w/b"}
     await storage.close()
+
+
+# -- a directory
+
+
+def test_a_directory_without_threads_waits_for_nothing() -> None:
+    """After a power cut each file is whole or gone, and no other file is hit."""
+    system = FakeFileSystem()
+    storage = LocalStorage("/lake", create=True, system=system, threads=0)
+
+    def now(call: Coroutine[Any, Any, None]) -> None:
+        with pytest.raises(StopIteration):
+            call.send(None)
+
+    paths = ["data/t/a", "data/t/b", "data/u/c"]
+    now(storage.put_many(dict.fromkeys([*paths, "data/t/kept"], b"x")))
+    system.settle()
+    now(storage.delete_many([*paths, "data/none/x"]))
+    left = [
+        {path for path in [*paths, "data/t/kept"] if f"/lake/{path}" in dict(found)}
+        for found in system.survivors()
+    ]
+    assert len(left) == 8, "no deletion is synced"
+    assert all("data/t/kept" in found for found in left)
+    assert all(
+        content == b"x"
+        for found in system.survivors()
+        for path, content in found
+        if path.startswith("/lake/data/t/")
+    )
 
 
 # -- stores in front of others
