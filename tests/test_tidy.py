@@ -49,9 +49,10 @@ GROUND = {
 ARROWS = {
     "alpheus_journal": {
         "repair": "journal replay log model storage",
-        "journal": "check create_catalog wire commit execute workspace replay conflicts log tree model storage",
+        "journal": "check collect create_catalog wire commit execute workspace replay conflicts log tree model storage",
         "access": "replay model storage",
         "check": "execute workspace replay log tables tree model rooted_storage storage",
+        "collect": "commit wire workspace replay log tables tree model rooted_storage storage",
         "wire": "replay model",
         "create_catalog": "commit workspace log tree model storage",
         "commit": "execute workspace replay conflicts log tables tree model rooted_storage storage",

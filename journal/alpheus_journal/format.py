@@ -547,6 +547,37 @@ _POSITION = re.compile(rf"sub/{_UUID}")
 _LEASE = re.compile(rf"lease/{_UUID}\.arrow")
 _PIN = re.compile(rf"pin/{_UUID}\.arrow")
 _UUID_TEXT = re.compile(_UUID)
+_COLLECTED = {
+    "node": _NODE,
+    "definition": re.compile(
+        rf"def/(?:catalog|ns|table|view|pipeline|subscription|tag)/{_UUID}(?:-[^/\x00-\x1f\x7f]*)?\.binpb"
+    ),
+    "action": _ACTION,
+    "manifest": _MANIFEST,
+    "data": re.compile(rf"data/{_UUID}/{_UUID}/[^\x00-\x1f\x7f]+"),
+    "position": _POSITION,
+    "pin": _PIN,
+    "lease": _LEASE,
+    "saved": re.compile(rf"def/dtxn/{_UUID}\.binpb"),
+    "scratch": re.compile(
+        rf"(?:selftest|data/selftest)/{_UUID}/[^\x00-\x1f\x7f]+|run/{_UUID}|collect/{_UUID}\.arrow"
+    ),
+}
+"""The files that a collection may delete, by kind. A file of any other name is not ours."""
+_COLLECTED_IN = {
+    "node/": ("node",), "def/": ("definition", "saved"), "action/": ("action",), "manifest/": ("manifest",),
+    "data/": ("data", "scratch"), "sub/": ("position",), "pin/": ("pin",), "lease/": ("lease",),
+    "selftest/": ("scratch",), "run/": ("scratch",), "collect/": ("scratch",),
+}  # fmt: skip
+COLLECTED_FOLDERS = tuple(_COLLECTED_IN)
+
+
+def kind_of_file(path: str) -> str:
+    """Return the kind of a file that a collection may delete, such as `node`; empty for a file of any other name."""
+    for kind in _COLLECTED_IN.get(path[: path.find("/") + 1], ()):
+        if _COLLECTED[kind].fullmatch(path) is not None:
+            return kind
+    return ""
 
 
 def is_uuid(text: str) -> bool:

@@ -19,6 +19,8 @@ from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.check.catalog import check_catalog
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
+from alpheus_journal.collect.collection import collect
+from alpheus_journal.collect.expiry import ExpiryRules, expire
 from alpheus_journal.commit.committer import (
     Answer,
     Committer,
@@ -49,9 +51,11 @@ from alpheus_journal.model.answers import (
     CatalogInfo,
     Change,
     CheckSummary,
+    Collection,
     Committed,
     Dropped,
     Event,
+    Expiry,
     Finding,
     Latest,
     Loaded,
@@ -82,7 +86,7 @@ from alpheus_journal.replay.opening import open_log
 from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.replay.tags import load_tag, name_nearest_tag, pin_tag, pin_version
+from alpheus_journal.replay.tags import load_tag, name_nearest_tag, pin_tag, pin_version, snapshot_of_pin
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
@@ -438,7 +442,7 @@ class Journal:
                 f"the pin {at.pin_path} is of version {copy.version}, not of version {version}",
                 kind="bad_version",
             )
-        return Snapshot(self.follower.reader, version, copy.root, copy.catalog_def)
+        return snapshot_of_pin(self.follower.reader, self.follower.log, at.pin_path, copy)
 
     async def _head_for(self, at: int | None) -> Head:
         """Return the head. Looks for a newer one when `at` is None or above the known head."""
@@ -841,9 +845,14 @@ class Journal:
     async def diff(self, before: At, after: At, *, details: bool = False) -> AsyncIterator[Change]:
         first, last = await self._snapshot(before), await self._snapshot(after)
         changes = changes_between(self.follower.reader, first, last, details=details)
-        async with contextlib.aclosing(changes):  # type: ignore[type-var]
-            async for change in changes:
-                yield change
+        try:
+            async with contextlib.aclosing(changes):  # type: ignore[type-var]
+                async for change in changes:
+                    yield change
+        except Corrupt:
+            await first.check_kept()
+            await last.check_kept()
+            raise
 
     async def dropped(
         self, *, namespace: str | None = None, name: ObjectName | None = None, version: int | None = None
@@ -899,18 +908,7 @@ class Journal:
     async def _begin_head(self, version: int) -> Head:
         """Return the head that a version was, for a transaction that began at it."""
         await self._head_for(version)
-        if version == self.head.version:
-            return self.head
-        root = await self.follower.root(version)
-        return Head(
-            version=version,
-            created_at_millis=root.created_at_millis,
-            commit_id=root.commit_id,
-            token=make_token(self.catalog_id, version, root.commit_id),
-            root=root.node,
-            catalog_def=root.catalog_def,
-            revision=root.revision or self.head.revision,
-        )
+        return await self.follower.head_at(version)
 
     # --- pins
 
@@ -952,6 +950,28 @@ class Journal:
             # This epoch's start includes the position of the epoch before. A file that stays only costs its bytes.
             with contextlib.suppress(Unavailable, OutcomeUnknown):
                 await self.storage.delete(definition.previous_position_path)
+
+    # --- expiry and collection
+
+    def expire(self, rules: ExpiryRules, *, dry_run: bool = False) -> AsyncIterator[Expiry]:
+        return expire(self.follower, rules, new_id=self._identities.uuid4, dry_run=dry_run)
+
+    def collect(
+        self,
+        *,
+        minimum_age_millis: int,
+        dry_run: bool = False,
+        commit: Callable[[Transaction], Awaitable[Committed]] | None = None,
+    ) -> AsyncIterator[Collection]:
+        """Collect unreferenced files; see `Access.collect`. `commit` commits the fence; the default is `commit` of this
+        object."""
+        return collect(
+            self.follower,
+            commit or self.commit,
+            self._identities,
+            minimum_age_millis=minimum_age_millis,
+            dry_run=dry_run,
+        )
 
     def check(self, *, after: int | None = None) -> AsyncIterator[Finding | CheckSummary]:
         return check_catalog(self.follower, after=after)

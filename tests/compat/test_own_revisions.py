@@ -50,6 +50,7 @@ from alpheus_journal.model.operations import (
     DropTable,
     DropTag,
     DropView,
+    FenceCollection,
     Operation,
     OverwriteFiles,
     Read,
@@ -618,7 +619,7 @@ async def test_the_catalogs_hold_every_kind_of_operation(digits: int, own_golden
     later = {CreateSubscription, ClaimSubscription, DropSubscription}  # test_own_subscriptions.py
     later.add(ChangeRows)  # test_own_rows.py
     later.add(Repair)  # tests/journal/test_repair.py: only `alpheus repair` asks for it
-    later |= {UpgradeCatalog, CreateTag, ReplaceTag, DropTag}  # revision 2
+    later |= {UpgradeCatalog, CreateTag, ReplaceTag, DropTag, FenceCollection}  # revision 2
     assert found == set(get_args(Operation)) - later
     await journal.close()
     transactions = [t for v in golden.expected["versions"].values() for t in v["transactions"]]

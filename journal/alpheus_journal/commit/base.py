@@ -7,18 +7,20 @@ its own nodes and definitions, then those of the durable versions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import TypeVar
 
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.conflicts.rules import Group, Stakes
-from alpheus_journal.errors import Conflict
-from alpheus_journal.execute.prefetch import Source
+from alpheus_journal.errors import Conflict, Expired
 from alpheus_journal.format import Kind, NodePath, ObjectName
 from alpheus_journal.model.answers import Event, StoredObject
+from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operations import Action, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head, event_of
+from alpheus_journal.replay.tags import find_pinned
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
@@ -125,6 +127,9 @@ class Base:
         """Return the first conflict with a transaction of the staged version, or None."""
         return self._rivals.conflict(stakes, self.version) if self.staged is not None else None
 
+    async def catalog_definition(self) -> CatalogDef:
+        return await self._follower.catalog_definition(self.head.catalog_def, self.reader)
+
     async def tables_at(self, version: int, names: Sequence[ObjectName]) -> list[StoredObject | None]:
         """Return tables as they stood at an earlier version. Uses the events since then where they are in memory.
 
@@ -175,18 +180,30 @@ class Base:
 
     # --- as a History
 
-    async def at(self, version: int) -> Source:
-        return self._snapshot if version == self.version else await self._follower.snapshot(version)
+    async def at(self, version: int) -> Snapshot:
+        """Return an older version; where it has expired, as the pin of a tag of this version keeps it."""
+        if version == self.version:
+            return self._snapshot
+        try:
+            return await self._follower.snapshot(version)
+        except Expired:
+            pinned = await find_pinned(self._snapshot, self._follower.log, version)
+            if pinned is None:
+                raise
+            return pinned
 
     async def changed_since(
         self, version: int, kinds: frozenset[Kind]
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        before = await self._follower.snapshot(version)
+        before = await self.at(version)
         async for found in self._snapshot.created_or_changed_since(before, kinds):
             yield found
 
-    def actions_since(self, version: int) -> AsyncIterator[Action]:
-        return actions_down(self._event_at, range(self.version, version, -1))
+    async def actions_since(self, version: int) -> AsyncGenerator[Action, None]:
+        """Yield the actions of the kept versions above `version`, the last first."""
+        with contextlib.suppress(Expired):
+            async for action in actions_down(self._event_at, range(self.version, version, -1)):
+                yield action
 
     async def events_down(self, after: int) -> AsyncGenerator[Event, None]:
         """Yield the events of the versions above `after`, the newest first.

@@ -91,7 +91,9 @@ class Committer:
         self._storage = follower.log.storage
         self._contention = Contention(identities, is_one_request=self._storage.publishes_at_once)
         segments = SegmentReader(self._storage, follower.data_roots)
-        self._judge = Judge(follower, clock, Executor(follower, clock, identities, segments), self.retries)
+        self._judge = Judge(
+            follower, clock, identities, Executor(follower, clock, identities, segments), self.retries
+        )
         self._stager = Stager(follower, clock, identities)
         self._publisher = Publisher(follower, clock, identities, segments, self._contention)
         self._is_preparing = False

@@ -19,12 +19,11 @@ from alpheus_journal.commit.manifest_cache import SegmentReader
 from alpheus_journal.commit.staged import Member
 from alpheus_journal.conflicts.rivals import name_rival
 from alpheus_journal.conflicts.rules import Touches
-from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
+from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
 from alpheus_journal.execute.execute import context_of, execute_async
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
-from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, run_aside
 from alpheus_journal.model.action_rows import ActionRow
@@ -36,10 +35,8 @@ from alpheus_journal.model.operation_messages import (
 )
 from alpheus_journal.model.operations import (
     ChangeRows,
-    CreateTag,
     Operation,
     RecordedTransaction,
-    ReplaceTag,
     Transaction,
     UpdateTable,
 )
@@ -111,7 +108,8 @@ class Executor:
         segments = await fetch(workspace, transaction.operations, base, base, self._keys, drops=drops)
         await self._fetch_begun(workspace, base, transaction)
         if segments:
-            await self._segments.fetch_brought(workspace, segments, transaction)
+            collected_before = (await base.catalog_definition()).collected_before_millis
+            await self._segments.fetch_brought(workspace, segments, transaction, collected_before)
         if len(transaction.operations) > 1:  # read together, not one by one as operations need them
             expected = find_expected_segments(workspace, transaction.operations)
             if expected:
@@ -147,23 +145,6 @@ class Executor:
             found = await base.tables_at(begin, missing)
             for name, stored in zip(missing, found, strict=True):
                 workspace.add_past(begin, name, stored)
-
-    async def check_pins(self, transaction: Transaction) -> None:
-        """Check that the pin of each tag is there and of the tag's version. Raises InvalidInput (`bad_version`)."""
-        for operation in transaction.operations:
-            if not isinstance(operation, CreateTag | ReplaceTag):
-                continue
-            try:
-                copy = await read_pin(self._follower.log, operation.pin_path)
-            except Corrupt as error:
-                raise InvalidInput(f"{operation.target}: {error.message}", kind="bad_version") from None
-            found = copy.version, copy.commit_id, copy.created_at_millis
-            if found != (operation.version, operation.commit_id, operation.version_created_at_millis):
-                raise InvalidInput(
-                    f"{operation.target}: the pin {operation.pin_path} is of version {copy.version}, made at"
-                    f" {copy.created_at_millis} as {copy.commit_id}",
-                    kind="bad_version",
-                )
 
     # --- execute
 

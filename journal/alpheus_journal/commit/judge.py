@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from alpheus_journal.clock import Clock
+from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.executor import OPERATIONS_AT_ONCE_MAX, Executor
 from alpheus_journal.commit.idempotency import Retries, check_retry_keys, marks_of, written_tables
+from alpheus_journal.commit.references import References
 from alpheus_journal.commit.staged import Capacity, Member
 from alpheus_journal.conflicts.facets import check_reads
 from alpheus_journal.conflicts.rules import Group, Stakes
@@ -48,11 +49,19 @@ class Judged(msgspec.Struct):
 class Judge:
     """Judges groups for one process and catalog."""
 
-    def __init__(self, follower: Follower, clock: Clock, executor: Executor, retries: Retries) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        clock: Clock,
+        identities: Identities,
+        executor: Executor,
+        retries: Retries,
+    ) -> None:
         self._follower = follower
         self._clock = clock
         self._keys = follower.reader.keys
         self._executor = executor
+        self._references = References(follower.log, identities)
         self._retries = retries
 
     async def judge(
@@ -138,7 +147,7 @@ class Judge:
                 if answer is not None:
                     decided[index] = answer
                     continue
-                await self._executor.check_pins(transaction)
+                await self._references.check(transaction, base)
                 names = None
                 if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX:
                     names = settled_names_of(transaction.operations, self._keys)

@@ -10,7 +10,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.log.times import time_text
 from alpheus_journal.model.definitions import CatalogDef, Segment
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -55,11 +56,16 @@ class SegmentReader:
     # --- segments that a transaction brings
 
     async def fetch_brought(
-        self, workspace: Workspace, segments: Sequence[Segment], transaction: Transaction
+        self,
+        workspace: Workspace,
+        segments: Sequence[Segment],
+        transaction: Transaction,
+        collected_before_millis: int,
     ) -> None:
         """Read the manifest segments that a transaction brings, and check that the data files that it adds exist.
 
-        Raises InvalidInput (`bad_data`) for a segment or data file that differs from what the transaction announces.
+        Raises InvalidInput (`bad_data`) for a segment or data file that differs from what the transaction announces,
+        and Expired (`upload_expired`) for a data file that a collection may delete.
         """
         tables: dict[str, str] = {}
         own_roots = {o.data_root for o in transaction.operations if isinstance(o, CreateNamespace)}
@@ -97,6 +103,10 @@ class SegmentReader:
                             kind="bad_data",
                             path=file.path,
                             hint="write data files before the commit",
+                        )
+                    if info.modified_at_millis < collected_before_millis:
+                        raise upload_expired(
+                            transaction.id, f"the data file {file.path}", collected_before_millis
                         )
                 workspace.add_segment(segment.path, content)
                 if segment.path in adds:
@@ -188,6 +198,17 @@ class SegmentReader:
             return _damaged_error(segment, "its SHA-256 differs from the one that the catalog records")
         self.remember(segment, batch)
         return Content(batch, segment.path, table_id)
+
+
+def upload_expired(transaction_id: str, what: str, collected_before_millis: int) -> Expired:
+    """Build the error for files of a transaction that a collection may delete, or has deleted."""
+    return Expired(
+        f"{what} of transaction {transaction_id} is from before {time_text(collected_before_millis)}, and files of that"
+        " age have been collected: it may be gone",
+        kind="upload_expired",
+        hint="begin a new transaction, and write its files again; where work takes so long, collect with a longer"
+        " minimum age",
+    )
 
 
 def _check_known(workspace: Workspace, root: str) -> None:

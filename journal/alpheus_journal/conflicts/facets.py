@@ -40,6 +40,7 @@ from alpheus_journal.model.operations import (
     DropTag,
     DropView,
     Effect,
+    FenceCollection,
     Operation,
     OverwriteFiles,
     Read,
@@ -536,6 +537,10 @@ def _describe_upgrade(operation: UpgradeCatalog) -> str:
     return f"upgrade the catalog to revision {operation.revision} of the format"
 
 
+def _describe_fence(operation: FenceCollection) -> str:
+    return "collect unreferenced files"
+
+
 def _describe_change(operation: ChangeRows) -> str:
     return f"{operation.mode.verb} {operation.target}"
 
@@ -569,6 +574,7 @@ FACET_RULES: dict[type[Any], FacetRule] = {
     CancelTransaction: FacetRule(_describe_cancellation, _claims()),
     Repair: FacetRule(_describe_repair, _claims()),
     UpgradeCatalog: FacetRule(_describe_upgrade, _claims()),
+    FenceCollection: FacetRule(_describe_fence, _claims()),
     CreateNamespace: FacetRule("create", _claims(Stake.FREE_NAME)),
     UpdateNamespace: FacetRule("update", _claim_update, _touch_properties),
     DropNamespace: FacetRule("drop", _claims(Stake.DROP, Stake.EMPTIED)),

@@ -20,6 +20,7 @@ from alpheus_journal.model.operations import (
     CancelTransaction,
     CreateCatalog,
     CreateNamespace,
+    FenceCollection,
     Repair,
     UpdateCatalog,
     UpdateNamespace,
@@ -28,6 +29,7 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import (
     check_properties,
+    check_revision,
     decode_as,
     edit_properties,
     refuse_nothing,
@@ -106,6 +108,18 @@ def upgrade_catalog(workspace: Workspace, operation: UpgradeCatalog, context: Co
     return simple_change(workspace, operation, context, after)
 
 
+def fence_collection(workspace: Workspace, operation: FenceCollection, context: Context) -> Executed:
+    """Raise the catalog's `collected_before_millis`. A fence that does not raise it is recorded and changes nothing."""
+    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    check_revision(definition, 2, "collection")
+    if not 0 < operation.cutoff_millis <= fmt.TIME_MILLIS_MAX:
+        raise InvalidInput(f"a cutoff of {operation.cutoff_millis} ms is not a time")
+    if operation.cutoff_millis <= definition.collected_before_millis:
+        return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
+    after = msgspec.structs.replace(definition, collected_before_millis=operation.cutoff_millis)
+    return simple_change(workspace, operation, context, after)
+
+
 def repair(workspace: Workspace, operation: Repair, context: Context) -> Executed:
     """Execute a repair. Only `alpheus repair` may ask for one; see `check_transaction`."""
     if operation.times_up_to_millis or operation.given_up:
@@ -158,12 +172,7 @@ def _claim_data_root(workspace: Workspace, operation: CreateNamespace) -> Catalo
             kind="bad_data_root",
         )
     definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
-    if definition.format_revision < 2:
-        raise InvalidInput(
-            "the catalog is in revision 1 of the format, which has no data roots",
-            kind="upgrade_needed",
-            hint="run alpheus upgrade once all programs know revision 2",
-        )
+    check_revision(definition, 2, "data roots")
     taken = {root for root, holder in definition.data_roots.items() if _holds_root(workspace, holder, root)}
     other = find_overlap(url, sorted(taken))
     if other is not None:
@@ -225,6 +234,7 @@ RULES: ExecuteRules = {
     UpdateCatalog: ExecuteRule(update_catalog, settled=name_target),
     Repair: ExecuteRule(repair, _read_for_repair),
     UpgradeCatalog: ExecuteRule(upgrade_catalog, settled=name_target),
+    FenceCollection: ExecuteRule(fence_collection, settled=name_target),
     CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
     CreateNamespace: ExecuteRule(
         create_namespace,

@@ -37,6 +37,7 @@ from alpheus_journal.model.operations import (
     ChangeRows,
     DropNamespace,
     DropTable,
+    FenceCollection,
     Operation,
     OverwriteFiles,
     Repair,
@@ -100,6 +101,13 @@ def check_transaction(
             kind="not_supported",
             hint="run alpheus repair on the storage",
         )
+    for o in transaction.operations:
+        if isinstance(o, FenceCollection) and o.cutoff_millis > now_millis + fmt.CLOCK_SKEW_MILLIS_MAX:
+            raise InvalidInput(
+                f"transaction {transaction.id} has a fence for files older than a time in the future",
+                kind="clock_skew",
+                hint="set the clocks of this machine and of the store",
+            )
     if transaction.begin_version < 0:
         raise InvalidInput(f"begin version {transaction.begin_version} is negative", kind="bad_version")
     for what, text in (("message", transaction.message), ("principal", transaction.principal)):

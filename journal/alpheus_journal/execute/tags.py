@@ -11,7 +11,14 @@ from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInpu
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import CatalogDef, TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, ReplaceTag, SetTag
-from alpheus_journal.workspace.checks import check_properties, check_tag_name, check_text, decode_as, require
+from alpheus_journal.workspace.checks import (
+    check_properties,
+    check_revision,
+    check_tag_name,
+    check_text,
+    decode_as,
+    require,
+)
 from alpheus_journal.workspace.context import Context, Executed, simple_change
 from alpheus_journal.workspace.execute_rule import ExecuteRule, ExecuteRules, name_target
 from alpheus_journal.workspace.workspace import Workspace
@@ -43,12 +50,7 @@ def _set_tag(
     workspace: Workspace, operation: CreateTag | ReplaceTag, context: Context, tag_id: str
 ) -> Executed:
     name = operation.target
-    if decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef).format_revision < 2:
-        raise InvalidInput(
-            "the catalog is in revision 1 of the format, which has no tags",
-            kind="upgrade_needed",
-            hint="run alpheus upgrade once all programs know revision 2",
-        )
+    check_revision(decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef), 2, "tags")
     if not 0 <= operation.version < context.version:
         raise InvalidInput(
             f"{name}: version {operation.version} does not exist yet, the head is {context.version - 1}",

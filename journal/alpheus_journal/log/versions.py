@@ -56,6 +56,8 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the root has a checksum, which then matches its rows."""
     transactions: tuple[RecordedTransaction, ...]
     defects: tuple[str, ...]
+    action_files: tuple[str, ...] = ()
+    """The files of actions that are too large for a row of the root."""
 
 
 class Log:
@@ -221,7 +223,7 @@ class Log:
             raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         self._check(file, version, path)
-        transactions = () if bare else await self._transactions(file, path)
+        transactions, action_files = ((), ()) if bare else await self._transactions(file, path)
         for transaction in transactions:
             if transaction.begin_version >= max(version, 1):
                 raise Corrupt(
@@ -246,6 +248,7 @@ class Log:
             has_checksum=fmt.ROW_CHECKSUM in file.system,
             transactions=transactions,
             defects=file.defects,
+            action_files=action_files,
         )
 
     def _check(self, file: NodeFile, version: int, path: str) -> None:
@@ -286,14 +289,22 @@ class Log:
                 version=version,
             )
 
-    async def _transactions(self, file: NodeFile, path: str) -> tuple[RecordedTransaction, ...]:
+    async def _transactions(
+        self, file: NodeFile, path: str
+    ) -> tuple[tuple[RecordedTransaction, ...], tuple[str, ...]]:
+        """Return the transactions of a root, and the files of its large actions."""
         if is_foreign(file):
-            return ()  # actions of other software are not understood; the structural diff shows the changes
+            return (
+                (),
+                (),
+            )  # actions of other software are not understood; the structural diff shows the changes
         messages = []
+        files = []
         left = fmt.EXTERNAL_ACTIONS_SIZE_BYTES_MAX
         for _, value in file.actions:
             row = parse_row(value, path)
             if row.external_path:
+                files.append(row.external_path)
                 try:
                     data = await self.storage.read(row.external_path, size_max=left)
                 except NotFound:
@@ -319,8 +330,8 @@ class Log:
                     )
             messages.append(row.message)
         if len(messages) > DECODED_AT_ONCE_MAX:
-            return await asyncio.to_thread(decode_transactions, messages, path)
-        return decode_transactions(messages, path)
+            return await asyncio.to_thread(decode_transactions, messages, path), tuple(files)
+        return decode_transactions(messages, path), tuple(files)
 
     async def commit_id(self, version: int) -> str:
         """Return the identity of a version's root, or of its tombstone. Raises NotFound (`no_version`) and Corrupt."""
@@ -340,7 +351,7 @@ class Log:
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         if file.is_tombstone or (file.catalog_id and not is_foreign(file)):
             return file.catalog_id
-        for transaction in await self._transactions(file, path):
+        for transaction in (await self._transactions(file, path))[0]:
             for action in transaction.actions:
                 if isinstance(action.operation, CreateCatalog):
                     return action.operation.definition.id

@@ -261,6 +261,62 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     released: bool = False
 
 
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """What still needs the log from `version` on: a `subscription`, a `pipeline` job or a saved `transaction`. With
+    `let_go`, it waited for too long, and what it needs expires."""
+
+    kind: str
+    name: str
+    version: int
+    let_go: bool = False
+
+
+class Expiry(msgspec.Struct, frozen=True, kw_only=True):
+    """What an expiry does, or did so far: the versions from `first` to `oldest` - 1 become tombstones, and `oldest` is
+    the oldest kept version afterwards. `wanted` is what the rules alone would keep; `holds` keep more."""
+
+    head: int
+    first: int
+    wanted: int
+    oldest: int
+    expired: int = 0
+    holds: tuple[Hold, ...] = ()
+
+
+class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of files and their bytes."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+
+class Collection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a collection does, or did so far.
+
+    `unreferenced` are the files to delete, `deleted` those that are gone, by kind: data, manifest, definition, node,
+    action, pin, lease, position, saved, scratch. `kept_by` counts the old files that are kept, by what reaches them
+    first: `versions`, then `tag <name>` in order of the tags' versions, `pins`, `leases`, `transactions`, `exports`.
+    `young` are files that are too young to judge. Times are the store's.
+    """
+
+    cutoff_millis: int
+    fence_version: int | None = None
+    first_version: int = 0
+    last_version: int = 0
+    unreferenced: dict[str, FileTotals] = {}
+    deleted: dict[str, FileTotals] = {}
+    kept_by: dict[str, FileTotals] = {}
+    young: FileTotals = FileTotals()
+
+    @property
+    def unreferenced_count(self) -> int:
+        return sum(totals.files for totals in self.unreferenced.values())
+
+    @property
+    def deleted_count(self) -> int:
+        return sum(totals.files for totals in self.deleted.values())
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One broken invariant. `kind` is an error kind."""
 

@@ -297,6 +297,7 @@ def catalog_message(value: CatalogDef) -> pb.CatalogDef:
         data_roots=[
             pb.DataRoot(url=url, namespace_name=name) for url, name in sorted(value.data_roots.items())
         ],
+        collected_before_millis=value.collected_before_millis,
     )
 
 
@@ -586,6 +587,7 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
         given_up=given_up,
         format_revision=message.format_revision or 1,
         data_roots={root.url: root.namespace_name for root in message.data_roots},
+        collected_before_millis=message.collected_before_millis,
     )
 
 

@@ -71,6 +71,8 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     format_revision: int = 1
     data_roots: dict[str, str] = {}
     """The last namespace that was created with each data root, by the root's URL."""
+    collected_before_millis: int = 0
+    """Files older than this, by the store's clock, may have been collected. 0: nothing was collected."""
     unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:

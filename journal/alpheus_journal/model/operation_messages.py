@@ -60,6 +60,7 @@ from alpheus_journal.model.operations import (
     DropTable,
     DropTag,
     DropView,
+    FenceCollection,
     LostVersion,
     Operation,
     OverwriteFiles,
@@ -633,6 +634,14 @@ def _decode_upgrade(m: Any) -> UpgradeCatalog:
     return UpgradeCatalog(revision=m.revision)
 
 
+def _encode_fence(operation: FenceCollection, message: pb.FenceCollection) -> None:
+    message.cutoff_millis = operation.cutoff_millis
+
+
+def _decode_fence(m: Any) -> FenceCollection:
+    return FenceCollection(cutoff_millis=m.cutoff_millis)
+
+
 def _encode_repair(operation: Repair, message: pb.Repair) -> None:
     message.head_version = operation.head_version
     message.times_up_to_millis = operation.times_up_to_millis
@@ -806,6 +815,7 @@ CODECS: dict[type[Operation], Codec] = {
     DropTag: Codec("drop_tag", _encode_drop_tag, _decode_drop_tag, "TAG_DROP"),
     Repair: Codec("repair", _encode_repair, _decode_repair, "REPAIR"),
     UpgradeCatalog: Codec("upgrade_catalog", _encode_upgrade, _decode_upgrade, "UPGRADE"),
+    FenceCollection: Codec("fence_collection", _encode_fence, _decode_fence, "CATALOG_FENCE"),
 }
 """One row for each operation. Add a new operation here, to `Operation` and to the `.proto`."""
 

@@ -109,6 +109,13 @@ class UpgradeCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
     revision: int
 
 
+class FenceCollection(_OnCatalog, frozen=True, kw_only=True, gc=False):
+    """Says that a collection deletes files that nothing reaches and that are older than `cutoff_millis` by the store's
+    clock. A transaction that brings older files is refused from this version on."""
+
+    cutoff_millis: int
+
+
 def given_up_in(transactions: Iterable[RecordedTransaction]) -> Iterator[VersionRange]:
     """Yield the versions that the repairs among `transactions` gave up."""
     for recorded in transactions:
@@ -476,7 +483,7 @@ Operation = (
     | CreateTable | RegisterTable | UpdateTable | DropTable | AppendFiles | OverwriteFiles | CommitIceberg
     | RestoreTable | CreateView | ReplaceView | DropView | RenameObject | Undrop | AdvancePipeline
     | CreateSubscription | DropSubscription | ClaimSubscription | ChangeRows | Repair | UpgradeCatalog
-    | CreateTag | ReplaceTag | DropTag
+    | CreateTag | ReplaceTag | DropTag | FenceCollection
 )  # fmt: skip
 
 

@@ -122,7 +122,10 @@ class Follower:
         """The index of transaction ids and keys of all versions up to the head."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._own: tuple[int, asyncio.Future[None]] | None = None
-        self._marks = root.catalog_def, definition.time_marks  # by the path of the definition
+        self._catalog = (
+            root.catalog_def,
+            definition,
+        )  # the last definition of the catalog that was read, by its path
         self._own_commit_id = ""  # of the last version published here, whether or not its outcome is known
         self.accepted_count = 0
         """The versions accepted since this follower was opened."""
@@ -451,7 +454,7 @@ class Follower:
             self._check_follows(root, await self.log.commit_id(root.version - 1))
         else:
             self.log.bind_definition(definition, root)
-            self._marks = root.catalog_def, definition.time_marks
+            self._catalog = root.catalog_def, definition
         self.state = None
         self.replay.jumped()
         self.head = self._head_of(root)
@@ -575,17 +578,24 @@ class Follower:
 
     # --- reading
 
+    async def head_at(self, version: int) -> Head:
+        """Return the head that a version was. Raises what `root` raises."""
+        if version == self.head.version:
+            return self.head
+        root = await self.root(version)
+        return msgspec.structs.replace(self._head_of(root), revision=root.revision or self.head.revision)
+
     async def snapshot(self, version: int | None = None) -> Snapshot:
         """Return a snapshot of a version; None means the known head.
 
         Raises NotFound for a version above the head, and Expired for a tombstone.
         """
         if version is None or version == self.head.version:
-            return Snapshot(self.reader, self.head.version, self.head.root, self.head.catalog_def)
+            return Snapshot(self.reader, self.head.version, self.head.root, self.head.catalog_def, self.root)
         if version > self.head.version:
             raise fmt.version_not_there(version, self.head.version)
         root = await self.root(version)
-        return Snapshot(self.reader, version, root.node, root.catalog_def)
+        return Snapshot(self.reader, version, root.node, root.catalog_def, self.root)
 
     async def root(self, version: int) -> Root:
         """Read the root of a version at or below the head. Expired carries the oldest version that is kept."""
@@ -815,13 +825,16 @@ class Follower:
 
     async def time_marks(self) -> tuple[TimeMark, ...]:
         """Return the versions up to the head at which the order of times restarts."""
-        path = self.head.catalog_def
-        if self._marks[0] != path:
-            data = await self.reader.definitions({path: Kind.CATALOG})
+        return (await self.catalog_definition(self.head.catalog_def, self.reader)).time_marks
+
+    async def catalog_definition(self, path: str, reader: Reader) -> CatalogDef:
+        """Return the catalog's definition at a path; the last one is kept. Raises Corrupt."""
+        if self._catalog[0] != path:
+            data = await reader.definitions({path: Kind.CATALOG})
             definition = decode_definition(Kind.CATALOG, data[path], path)
             assert isinstance(definition, CatalogDef)
-            self._marks = path, definition.time_marks
-        return self._marks[1]
+            self._catalog = path, definition
+        return self._catalog[1]
 
     def known_before(self, millis: int) -> int | None:
         """Return the oldest version of the window if it was created before a time; earlier versions are older still."""

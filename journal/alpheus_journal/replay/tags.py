@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, Expired, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.copies import Copy
-from alpheus_journal.log.pins import copy_pin, create_pin
+from alpheus_journal.log.pins import copy_pin, create_pin, read_pin
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef
+from alpheus_journal.tree.reader import Reader, Snapshot
 
 LOOKED_AT_MAX = 1000
 """The tags that are looked at for the one to name in an error."""
@@ -51,6 +52,42 @@ async def load_tag(read: Read, name: str) -> TagDef:
             hint="list the tags to see the names, or give a version number or a time such as 2026-03-01T12:00:00Z",
         )
     return decode_tag(stored)
+
+
+async def list_tags(at: Snapshot) -> AsyncIterator[tuple[str, TagDef]]:
+    """Yield the tags of a version with their names, except damaged ones."""
+    after, more = "", True
+    while more:
+        page = await at.names(Kind.TAG, limit=LOOKED_AT_MAX, after=after)
+        loaded = await at.load([fmt.tag_name(name) for name in page.names])
+        for name, stored in zip(page.names, loaded, strict=True):
+            with contextlib.suppress(Corrupt):
+                if stored is not None and stored.error() is None:
+                    yield name, decode_tag(stored)
+        after, more = (page.names[-1], page.more) if page.names else ("", False)
+
+
+def snapshot_of_pin(reader: Reader, log: Log, path: str, copy: Copy) -> Snapshot:
+    """Return the version that a pin holds. Once the pin is gone, the version is an expired one like any other."""
+
+    async def verify(version: int) -> None:
+        if not await log.storage.exists(path):
+            raise Expired(
+                f"version {version} has expired, and its tag was deleted or replaced", version=version
+            )
+
+    return Snapshot(reader, copy.version, copy.root, copy.catalog_def, verify)
+
+
+async def find_pinned(at: Snapshot, log: Log, version: int) -> Snapshot | None:
+    """Return an expired version, from the pin of a tag of the version `at`. None when no tag names it. What the pin
+    reaches is kept as surely as what `at` itself reaches."""
+    async for _, tag in list_tags(at):
+        if tag.version == version:
+            with contextlib.suppress(Corrupt):  # another tag may name the version, too
+                copy = await read_pin(log, tag.pin_path)
+                return snapshot_of_pin(at.reader, log, tag.pin_path, copy)
+    return None
 
 
 async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from alpheus_journal import format as fmt
@@ -237,23 +238,53 @@ class Reader:
                 await tree.run_async(tree.probe_utf16_order(root, odd), self.load_nodes)
 
 
-class Snapshot:
-    """One version of the catalog, read from the tree. Every Corrupt error names the version."""
+class _Reading:
+    """Surrounds the reading of a snapshot. Files that are missing because the version has expired make Expired; every
+    other Corrupt error names the version."""
 
-    def __init__(self, reader: Reader, version: int, root: Node, catalog_def: str) -> None:
+    __slots__ = ("_snapshot",)
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Corrupt):
+            await self._snapshot.check_kept()
+            if error.version is None:
+                error.version = self._snapshot.version
+
+
+class Snapshot:
+    """One version of the catalog, read from the tree. Every Corrupt error names the version.
+
+    `verify` raises Expired when the version has expired. It is asked when a file of the version cannot be read, because
+    the files of expired versions are collected.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        version: int,
+        root: Node,
+        catalog_def: str,
+        verify: Callable[[int], Awaitable[object]] | None = None,
+    ) -> None:
         self.reader = reader
         self.version = version
         self.root = root
         self.catalog_def = catalog_def
+        self._verify = verify
+        self._reading = _Reading(self)
 
-    @contextlib.contextmanager
-    def _naming_the_version(self) -> Iterator[None]:
-        try:
-            yield
-        except Corrupt as error:
-            if error.version is None:
-                error.version = self.version
-            raise
+    async def check_kept(self) -> None:
+        """Raise Expired if the version has expired."""
+        if self._verify is not None:
+            with contextlib.suppress(Corrupt):
+                await self._verify(self.version)
 
     async def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
         """Return objects in the order of `names`, including damaged ones; None where no such object exists."""
@@ -263,7 +294,7 @@ class Snapshot:
         self, names: Sequence[ObjectName]
     ) -> list[tuple[Key | None, StoredObject | None]]:
         """Return the objects of `load`, each with the key under which it is stored."""
-        with self._naming_the_version():
+        async with self._reading:
             found = await self.reader.find(
                 self.root, [name for name in names if name.kind is not Kind.CATALOG]
             )
@@ -271,6 +302,8 @@ class Snapshot:
             if any(name.kind is Kind.CATALOG for name in names):
                 paths[self.catalog_def] = Kind.CATALOG
             data = await self.reader.stored(paths)
+            if any(stored.damage is not None for stored in data.values()):
+                await self.check_kept()
         answers: list[tuple[Key | None, StoredObject | None]] = []
         for name in names:
             if name.kind is Kind.CATALOG:
@@ -299,13 +332,13 @@ class Snapshot:
         return page_of(self.version, found, size)
 
     async def _scan(self, low: Key, high: Key, limit: int) -> list[Key]:
-        with self._naming_the_version():
+        async with self._reading:
             await self.reader.rule_out_utf16_order(self.root, [low, high])
         return [key for key, _ in await self.rows(low, high, limit)]
 
     async def rows(self, low: Key, high: Key, limit: int) -> list[tuple[Key, str]]:
         """Return the first `limit` keys of the half-open range with their definition paths, in key order."""
-        with self._naming_the_version():
+        async with self._reading:
             return await tree.run_async(tree.scan(self.root, low, high, limit=limit), self.reader.load_nodes)
 
     async def created_or_changed_since(
@@ -313,19 +346,19 @@ class Snapshot:
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
         """Yield objects of this version that did not exist at the earlier version `before`, or had another definition,
         including damaged ones."""
-        with self._naming_the_version():
+        async with self._reading:
             changes = await self.reader.diff(before.root, self.root)
         found = [(self.reader.keys.parse(key), path) for key, _, path in changes if path is not None]
         found = [(name, path) for name, path in found if name.kind in kinds]
         for start in range(0, len(found), PAGE_SIZE_DEFAULT):
             part = found[start : start + PAGE_SIZE_DEFAULT]
-            with self._naming_the_version():
+            async with self._reading:
                 data = await self.reader.stored({path: name.kind for name, path in part})
             for name, path in part:
                 yield name, data[path]
 
     async def entries(self) -> list[tuple[Key, str]]:
         """Return every key with its definition path, in order."""
-        with self._naming_the_version():
+        async with self._reading:
             steps = tree.scan(self.root, Key(""), Key(chr(0x10FFFF)))
             return await tree.run_async(steps, self.reader.load_nodes)

@@ -9,7 +9,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
-from alpheus_journal.model.definitions import Definition, Reference, TableDef, ViewDef
+from alpheus_journal.model.definitions import CatalogDef, Definition, Reference, TableDef, ViewDef
 from alpheus_journal.urls import redact_input
 from alpheus_journal.workspace.context import Changes
 from alpheus_journal.workspace.workspace import Workspace, definition_of
@@ -56,6 +56,17 @@ def decode_as(name: ObjectName, stored: StoredObject, kind: type[D], workspace: 
     definition = definition_of(name, stored) if workspace is None else workspace.definition(name, stored)
     assert isinstance(definition, kind)
     return definition
+
+
+def check_revision(definition: CatalogDef, revision: int, what: str) -> None:
+    """Refuse what came with a later revision of the format than the catalog's. Raises InvalidInput
+    (`upgrade_needed`)."""
+    if definition.format_revision < revision:
+        raise InvalidInput(
+            f"the catalog is in revision {definition.format_revision} of the format, which has no {what}",
+            kind="upgrade_needed",
+            hint=f"run alpheus upgrade once all programs know revision {revision}",
+        )
 
 
 def other_kind(name: ObjectName) -> ObjectName:

@@ -66,6 +66,7 @@ class ActionType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TAG_REPLACE: _ClassVar[ActionType]
     TAG_DROP: _ClassVar[ActionType]
     TAG_RENAME: _ClassVar[ActionType]
+    CATALOG_FENCE: _ClassVar[ActionType]
 
 class ChangeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -130,6 +131,7 @@ TAG_CREATE: ActionType
 TAG_REPLACE: ActionType
 TAG_DROP: ActionType
 TAG_RENAME: ActionType
+CATALOG_FENCE: ActionType
 CHANGE_DELETE: ChangeMode
 CHANGE_UPDATE: ChangeMode
 CHANGE_MERGE: ChangeMode
@@ -236,7 +238,7 @@ class SavedTransaction(_message.Message):
     def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows", "repair", "upgrade_catalog", "create_tag", "replace_tag", "drop_tag")
+    __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows", "repair", "upgrade_catalog", "create_tag", "replace_tag", "drop_tag", "fence_collection")
     CREATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     UPDATE_CATALOG_FIELD_NUMBER: _ClassVar[int]
     CREATE_NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +268,7 @@ class Operation(_message.Message):
     CREATE_TAG_FIELD_NUMBER: _ClassVar[int]
     REPLACE_TAG_FIELD_NUMBER: _ClassVar[int]
     DROP_TAG_FIELD_NUMBER: _ClassVar[int]
+    FENCE_COLLECTION_FIELD_NUMBER: _ClassVar[int]
     create_catalog: CreateCatalog
     update_catalog: UpdateCatalog
     create_namespace: CreateNamespace
@@ -295,7 +298,8 @@ class Operation(_message.Message):
     create_tag: CreateTag
     replace_tag: ReplaceTag
     drop_tag: DropTag
-    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ..., repair: _Optional[_Union[Repair, _Mapping]] = ..., upgrade_catalog: _Optional[_Union[UpgradeCatalog, _Mapping]] = ..., create_tag: _Optional[_Union[CreateTag, _Mapping]] = ..., replace_tag: _Optional[_Union[ReplaceTag, _Mapping]] = ..., drop_tag: _Optional[_Union[DropTag, _Mapping]] = ...) -> None: ...
+    fence_collection: FenceCollection
+    def __init__(self, create_catalog: _Optional[_Union[CreateCatalog, _Mapping]] = ..., update_catalog: _Optional[_Union[UpdateCatalog, _Mapping]] = ..., create_namespace: _Optional[_Union[CreateNamespace, _Mapping]] = ..., update_namespace: _Optional[_Union[UpdateNamespace, _Mapping]] = ..., drop_namespace: _Optional[_Union[DropNamespace, _Mapping]] = ..., create_table: _Optional[_Union[CreateTable, _Mapping]] = ..., update_table: _Optional[_Union[UpdateTable, _Mapping]] = ..., drop_table: _Optional[_Union[DropTable, _Mapping]] = ..., append_files: _Optional[_Union[AppendFiles, _Mapping]] = ..., overwrite_files: _Optional[_Union[OverwriteFiles, _Mapping]] = ..., advance_pipeline: _Optional[_Union[AdvancePipeline, _Mapping]] = ..., cancel_transaction: _Optional[_Union[CancelTransaction, _Mapping]] = ..., rename_object: _Optional[_Union[RenameObject, _Mapping]] = ..., register_table: _Optional[_Union[RegisterTable, _Mapping]] = ..., commit_iceberg: _Optional[_Union[CommitIceberg, _Mapping]] = ..., restore_table: _Optional[_Union[RestoreTable, _Mapping]] = ..., undrop: _Optional[_Union[Undrop, _Mapping]] = ..., create_view: _Optional[_Union[CreateView, _Mapping]] = ..., replace_view: _Optional[_Union[ReplaceView, _Mapping]] = ..., drop_view: _Optional[_Union[DropView, _Mapping]] = ..., create_subscription: _Optional[_Union[CreateSubscription, _Mapping]] = ..., drop_subscription: _Optional[_Union[DropSubscription, _Mapping]] = ..., claim_subscription: _Optional[_Union[ClaimSubscription, _Mapping]] = ..., change_rows: _Optional[_Union[ChangeRows, _Mapping]] = ..., repair: _Optional[_Union[Repair, _Mapping]] = ..., upgrade_catalog: _Optional[_Union[UpgradeCatalog, _Mapping]] = ..., create_tag: _Optional[_Union[CreateTag, _Mapping]] = ..., replace_tag: _Optional[_Union[ReplaceTag, _Mapping]] = ..., drop_tag: _Optional[_Union[DropTag, _Mapping]] = ..., fence_collection: _Optional[_Union[FenceCollection, _Mapping]] = ...) -> None: ...
 
 class CreateCatalog(_message.Message):
     __slots__ = ("definition",)
@@ -754,6 +758,12 @@ class UpgradeCatalog(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     revision: int
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class FenceCollection(_message.Message):
+    __slots__ = ("cutoff_millis",)
+    CUTOFF_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    cutoff_millis: int
+    def __init__(self, cutoff_millis: _Optional[int] = ...) -> None: ...
 
 class CreateSubscription(_message.Message):
     __slots__ = ("name", "subscription_id", "namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis", "next_version", "token")

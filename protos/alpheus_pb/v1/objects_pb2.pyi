@@ -118,7 +118,7 @@ MAP: DataType
 LIST: DataType
 
 class CatalogDef(_message.Message):
-    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up", "format_revision", "data_roots", "checksum")
+    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up", "format_revision", "data_roots", "collected_before_millis", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +148,7 @@ class CatalogDef(_message.Message):
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     FORMAT_REVISION_FIELD_NUMBER: _ClassVar[int]
     DATA_ROOTS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTED_BEFORE_MILLIS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     major_version: int
@@ -164,8 +165,9 @@ class CatalogDef(_message.Message):
     given_up: _containers.RepeatedCompositeFieldContainer[VersionRange]
     format_revision: int
     data_roots: _containers.RepeatedCompositeFieldContainer[DataRoot]
+    collected_before_millis: int
     checksum: int
-    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., format_revision: _Optional[int] = ..., data_roots: _Optional[_Iterable[_Union[DataRoot, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., format_revision: _Optional[int] = ..., data_roots: _Optional[_Iterable[_Union[DataRoot, _Mapping]]] = ..., collected_before_millis: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class DataRoot(_message.Message):
     __slots__ = ("url", "namespace_name")

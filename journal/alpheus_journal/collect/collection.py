@@ -1,0 +1,294 @@
+"""Collection: files that nothing reaches are deleted (FORMAT.md, "Collection").
+
+The order makes it safe. List the candidates; commit a fence, which refuses files as old as the candidates from then on;
+only then read the versions, and after them the pins and leases; delete what none of them reaches. A commit before the
+fence is among the versions that are read. A commit after it brings only younger files, and what its base or a pin
+reaches. What was reached before the fence counts, too, so most of the reading is done before it, and a collection that
+finds nothing to delete makes no version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import msgspec
+
+from alpheus_journal import failpoints
+from alpheus_journal import format as fmt
+from alpheus_journal.clock import Identities
+from alpheus_journal.collect.reach import VERSIONS, Candidates, Reach
+from alpheus_journal.collect.store_time import read_store_time
+from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.log.copies import Copy
+from alpheus_journal.log.leases import leases_in
+from alpheus_journal.log.pins import read_pin
+from alpheus_journal.model.answers import Collection, Committed, FileTotals
+from alpheus_journal.model.operations import FenceCollection, Transaction
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.tags import list_tags
+from alpheus_journal.rooted_storage import DATA_FOLDER
+from alpheus_journal.storage import Storage
+from alpheus_journal.workspace.checks import check_revision
+
+HOUR_MILLIS = 3_600_000
+MINIMUM_AGE_MILLIS_DEFAULT = 72 * HOUR_MILLIS
+DELETED_AT_ONCE = 1_000
+ORDER_OF_DELETION = (
+    "data", "manifest", "definition", "node", "action", "pin", "lease", "position", "saved", "scratch",
+)  # fmt: skip
+"""Data files go before the segments that list them, so that a collection that was stopped still knows their tables."""
+
+
+async def collect(
+    follower: Follower,
+    commit: Callable[[Transaction], Awaitable[Committed]],
+    identities: Identities,
+    *,
+    minimum_age_millis: int = MINIMUM_AGE_MILLIS_DEFAULT,
+    dry_run: bool = False,
+) -> AsyncIterator[Collection]:
+    """Delete unreferenced files that are older than the minimum age. Yield the plan, then the progress after each
+    thousand files, and the result last. A dry run yields the plan alone, without a fence.
+
+    A collection that was stopped is finished by the next one, and two at once do no harm. Raises Corrupt where
+    something that may reach files cannot be read; then nothing is deleted. Raises InvalidInput (`upgrade_needed`) in a
+    catalog of revision 1.
+    """
+    if not 0 <= minimum_age_millis <= fmt.TIME_MILLIS_MAX:
+        raise InvalidInput(f"the minimum age of {minimum_age_millis} ms is not a time span")
+    head = await follower.refresh()
+    definition = await follower.catalog_definition(head.catalog_def, follower.reader)
+    check_revision(definition, 2, "collection")
+    if not dry_run:
+        await follower.check_writable()
+    run = _Run(follower, identities)
+    cutoff = await read_store_time(follower.log.storage, identities.uuid4) - minimum_age_millis
+    await run.list_candidates(cutoff)
+    await failpoints.reached("collect.listed")
+    plan = await run.mark(cutoff)
+    if dry_run or not run.candidates:
+        yield plan
+        return
+    fence = await run.commit_fence(commit, cutoff)
+    await failpoints.reached("collect.fenced")
+    plan = msgspec.structs.replace(await run.mark(cutoff), fence_version=fence)
+    yield plan
+    await failpoints.reached("collect.marked")
+    async for deleted in run.delete():
+        yield msgspec.structs.replace(plan, deleted=deleted)
+
+
+class _Run:
+    """One collection."""
+
+    def __init__(self, follower: Follower, identities: Identities) -> None:
+        self._follower = follower
+        self._log = follower.log
+        self._identities = identities
+        self.candidates = Candidates()
+        self._reach = Reach(follower.log, follower.reader.keys, self.candidates)
+        self._first = self._last = -1  # the versions that were read
+        self._young = FileTotals()
+
+    # --- list
+
+    async def list_candidates(self, cutoff_millis: int) -> None:
+        for folder in fmt.COLLECTED_FOLDERS:
+            await self._list(self._log.storage, folder, cutoff_millis, self.candidates.own)
+        definition = await self._follower.catalog_definition(
+            self._follower.head.catalog_def, self._follower.reader
+        )
+        if definition.data_roots:
+            tables = await self._list_table_ids()
+            for url in definition.data_roots:
+                found = self.candidates.rooted.setdefault(url, {})
+                await self._list(
+                    self._follower.data_roots.of(url), DATA_FOLDER, cutoff_millis, found, tables=tables
+                )
+
+    async def _list(
+        self,
+        storage: Storage,
+        folder: str,
+        cutoff_millis: int,
+        found: dict[str, int],
+        *,
+        tables: set[str] | None = None,
+    ) -> None:
+        """Add the old files of a folder. Other catalogs may have data files at a data root, so only those of known
+        tables count there."""
+        files = size = 0
+        async with contextlib.aclosing(storage.list(folder)) as entries:  # type: ignore[type-var]
+            async for entry in entries:
+                if not fmt.kind_of_file(entry.path):
+                    continue
+                if tables is not None and entry.path.split("/", 2)[1] not in tables:
+                    continue
+                if entry.modified_at_millis < cutoff_millis:
+                    found[entry.path] = entry.size
+                else:
+                    files, size = files + 1, size + entry.size
+        self._young = FileTotals(files=self._young.files + files, size_bytes=self._young.size_bytes + size)
+
+    async def _list_table_ids(self) -> set[str]:
+        """Return the ids of the catalog's tables, past ones too: those that have manifest segments."""
+        found = set()
+        async with contextlib.aclosing(self._log.storage.list("manifest/")) as entries:  # type: ignore[type-var]
+            async for entry in entries:
+                if fmt.kind_of_file(entry.path):
+                    found.add(entry.path.split("/", 2)[1])
+        return found
+
+    # --- fence
+
+    async def commit_fence(
+        self, commit: Callable[[Transaction], Awaitable[Committed]], cutoff_millis: int
+    ) -> int:
+        transaction = Transaction(
+            id=self._identities.uuid7(),
+            begin_version=self._follower.head.version,
+            operations=(FenceCollection(cutoff_millis=cutoff_millis),),
+            message="collect unreferenced files",
+        )
+        return (await commit(transaction)).version
+
+    # --- mark
+
+    async def mark(self, cutoff_millis: int) -> Collection:
+        """Take everything that is reached out of the candidates. A second call adds what is new.
+
+        First the versions, then the pins and leases: a pin or a lease outlives the moment in which its version expires,
+        because it was durable before. One round after the fence is enough, because no process deletes a pin when it has
+        committed what the pin kept for it.
+        """
+        reach = self._reach
+        if self._first < 0:
+            self._first = await self._follower.oldest()
+            self._last = self._first - 1
+        head = (await self._follower.refresh()).version
+        await reach.add_versions(range(self._last + 1, head + 1))
+        self._last = head
+        self.candidates.keep(reach.positions, VERSIONS)
+        await self._mark_pins(reach, cutoff_millis)
+        await self._mark_leases(reach)
+        await self._mark_saved(reach)
+        for path in sorted(reach.exports):
+            await reach.add_root_file(path, "exports")
+        return Collection(
+            cutoff_millis=cutoff_millis,
+            first_version=self._first,
+            last_version=self._last,
+            unreferenced=self._count(),
+            kept_by=dict(self.candidates.kept_by),
+            young=self._young,
+        )
+
+    async def _mark_pins(self, reach: Reach, cutoff_millis: int) -> None:
+        """Keep what tags and young pins reach. The tags of a pin's own tree keep nothing."""
+        named = sorted(reach.tags.values(), key=lambda tag: (tag.version, tag.pin_path))
+        names = {tag.pin_path: name async for name, tag in list_tags(await self._follower.snapshot())}
+        young = [
+            entry.path
+            async for entry in self._log.storage.list(fmt.PIN_FOLDER)
+            if entry.modified_at_millis >= cutoff_millis and fmt.kind_of_file(entry.path) == "pin"
+        ]
+        for path in [tag.pin_path for tag in named]:
+            by = f"tag {names[path]}" if path in names else VERSIONS  # kept versions have tags, too
+            self.candidates.keep((path,), by)
+            copy = await self._read_pin(path)
+            if copy is not None:
+                await reach.add_copy(copy, by)
+            elif await self._follower.oldest() == self._first:
+                await read_pin(
+                    self._log, path
+                )  # raises: a kept version names it, and no other collection is under way
+        for path in sorted(set(young) - reach.tags.keys()):
+            copy = await self._read_pin(path)
+            if copy is not None:  # else its maker has deleted it meanwhile
+                await reach.add_copy(copy, "pins")
+
+    async def _read_pin(self, path: str) -> Copy | None:
+        """Read a pin, or return None where it is missing. Raises Corrupt for a damaged one."""
+        try:
+            return await read_pin(self._log, path)
+        except Corrupt:
+            if await self._log.storage.exists(path):
+                raise
+            return None
+
+    async def _mark_leases(self, reach: Reach) -> None:
+        now = await read_store_time(self._log.storage, self._identities.uuid4)
+        async for found in leases_in(self._log.storage):
+            if now >= found.binds_until_millis:
+                continue
+            self.candidates.keep((found.path,), "leases")
+            if found.damage is not None:
+                raise found.damage
+            assert found.lease is not None
+            await reach.add_copy(found.lease.copy, "leases")
+
+    async def _mark_saved(self, reach: Reach) -> None:
+        """Keep saved transactions that have not expired, and their running roots for other readers."""
+        now = await read_store_time(self._log.storage, self._identities.uuid4)
+        async with contextlib.aclosing(self._log.storage.list(fmt.DTXN_FOLDER)) as entries:  # type: ignore[type-var]
+            paths = [entry.path async for entry in entries]
+        for path in sorted(paths):
+            try:
+                data = await self._log.storage.read(path, size_max=SAVED_SIZE_BYTES_MAX)
+                stored = decode_stored(data, path)
+            except NotFound:
+                continue
+            except Corrupt:
+                self.candidates.keep((path,), "transactions")  # a person may want to look at it
+                continue
+            if now >= stored.expire_at_millis + fmt.CLOCK_SKEW_MILLIS_MAX:
+                continue
+            self.candidates.keep((path,), "transactions")
+            # A running root serves other readers alone. Where a part of it is missing, nobody can use it.
+            with contextlib.suppress(Corrupt):
+                await reach.add_root_file(stored.running_root, "transactions")
+
+    def _count(self) -> dict[str, FileTotals]:
+        found: dict[str, list[int]] = {}
+        for files in (self.candidates.own, *self.candidates.rooted.values()):
+            for path, size in files.items():
+                totals = found.setdefault(fmt.kind_of_file(path), [0, 0])
+                totals[0] += 1
+                totals[1] += size
+        return _totals_of(found)
+
+    # --- delete
+
+    async def delete(self) -> AsyncIterator[dict[str, FileTotals]]:
+        """Delete what is left of the candidates. Yield what is gone after each batch."""
+        gone: dict[str, list[int]] = {}
+        by_kind: dict[str, list[str]] = {kind: [] for kind in ORDER_OF_DELETION}
+        for path in self.candidates.own:
+            by_kind[fmt.kind_of_file(path)].append(path)
+        for url, files in self.candidates.rooted.items():
+            for batch in _batches(list(files)):
+                await self._follower.data_roots.of(url).delete_many(batch)
+                _add(gone, "data", batch, files)
+                yield _totals_of(gone)
+        for kind, paths in by_kind.items():
+            for batch in _batches(paths):
+                await failpoints.reached("collect.deleting")
+                await self._log.storage.delete_many(batch)
+                _add(gone, kind, batch, self.candidates.own)
+                yield _totals_of(gone)
+
+
+def _batches(paths: Sequence[str]) -> list[Sequence[str]]:
+    return [paths[start : start + DELETED_AT_ONCE] for start in range(0, len(paths), DELETED_AT_ONCE)]
+
+
+def _add(gone: dict[str, list[int]], kind: str, batch: Sequence[str], sizes: dict[str, int]) -> None:
+    totals = gone.setdefault(kind, [0, 0])
+    totals[0] += len(batch)
+    totals[1] += sum(sizes[path] for path in batch)
+
+
+def _totals_of(found: dict[str, list[int]]) -> dict[str, FileTotals]:
+    return {kind: FileTotals(files=files, size_bytes=size) for kind, (files, size) in sorted(found.items())}

@@ -1,0 +1,226 @@
+"""Expiry: old versions become tombstones, the lowest first (FORMAT.md, "Expiry").
+
+Tags, leases and pins hold nothing back, because they keep a version by a copy of its root. The log itself is held back
+for those who still need it: durable subscriptions, saved transactions, and jobs of pipelines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import msgspec
+
+from alpheus_journal import failpoints
+from alpheus_journal import format as fmt
+from alpheus_journal.collect.store_time import read_store_time
+from alpheus_journal.commit.saved_transactions import list_saved
+from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.format import Kind
+from alpheus_journal.log.versions import Log
+from alpheus_journal.model.answers import Expiry, Hold
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import Definition, PipelineDef, SubscriptionDef
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.storage import each_of
+from alpheus_journal.tree.node import encode_tombstone
+from alpheus_journal.wire.positions import POSITION_SIZE_BYTES_MAX, decode_position
+from alpheus_journal.workspace.checks import check_revision
+
+DAY_MILLIS = 86_400_000
+OLDER_THAN_MILLIS_DEFAULT = 7 * DAY_MILLIS
+KEEP_VERSIONS_DEFAULT = 100
+PIPELINE_HOLD_MILLIS_DEFAULT = 30 * DAY_MILLIS
+TOMBSTONES_AT_ONCE = 16
+PROGRESS_VERSIONS = 1_000
+LISTED_AT_ONCE = 1_000
+
+
+class ExpiryRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Which versions may expire: those that were not the head for `older_than_millis`, except the newest
+    `keep_versions`. A job of a pipeline holds back what it has not worked in for `pipeline_hold_millis`."""
+
+    older_than_millis: int = OLDER_THAN_MILLIS_DEFAULT
+    keep_versions: int = KEEP_VERSIONS_DEFAULT
+    pipeline_hold_millis: int = PIPELINE_HOLD_MILLIS_DEFAULT
+
+
+def check_rules(rules: ExpiryRules) -> None:
+    """Raise InvalidInput for rules that make no sense."""
+    if rules.keep_versions < 1:
+        raise InvalidInput(
+            f"expiry cannot keep {rules.keep_versions} versions",
+            hint="keep at least 1: the head never expires",
+        )
+    for what, millis in (
+        ("age", rules.older_than_millis),
+        ("hold of a pipeline", rules.pipeline_hold_millis),
+    ):
+        if not 0 <= millis <= fmt.TIME_MILLIS_MAX:
+            raise InvalidInput(f"the {what} of {millis} ms is not a time span")
+
+
+async def expire(
+    follower: Follower, rules: ExpiryRules, *, new_id: Callable[[], str], dry_run: bool = False
+) -> AsyncIterator[Expiry]:
+    """Expire old versions. Yield the plan, then the progress after each thousand versions, and the result last. A dry
+    run yields the plan alone.
+
+    An expiry that was stopped is finished by the next one, and two at once do no harm. Raises InvalidInput
+    (`upgrade_needed`) in a catalog of revision 1, and Corrupt where nothing may be written.
+    """
+    check_rules(rules)
+    head = await follower.refresh()
+    check_revision(await follower.catalog_definition(head.catalog_def, follower.reader), 2, "tombstones")
+    if not dry_run:
+        await follower.check_writable()
+    now = await read_store_time(follower.log.storage, new_id)
+    plan = await _plan(follower, rules, now)
+    yield plan
+    if dry_run or plan.oldest <= plan.first:
+        return
+    log = follower.log
+    await log.storage.put(fmt.OLDEST_HINT, str(plan.oldest).encode())
+    await failpoints.reached("expiry.hint_written")
+    start = plan.first
+    while start < plan.oldest:
+        end = min(start + PROGRESS_VERSIONS, plan.oldest)
+        for first in range(start, end, TOMBSTONES_AT_ONCE):
+            await _write_tombstones(log, range(first, min(first + TOMBSTONES_AT_ONCE, end)), now)
+        start = end
+        yield msgspec.structs.replace(plan, expired=end - plan.first)
+
+
+async def _write_tombstones(log: Log, versions: Sequence[int], now_millis: int) -> None:
+    """Replace the roots of some versions. Each version's tombstone is durable before that of the next one is written,
+    so that the tombstones never have a gap; the roots are read together."""
+
+    async def read_id(version: int) -> str | None:
+        try:
+            return await log.commit_id(version)
+        except NotFound:
+            return None  # given up by a repair; an empty slot stays empty
+
+    for version, commit_id in zip(
+        versions, await each_of(versions, read_id, TOMBSTONES_AT_ONCE), strict=True
+    ):
+        if commit_id is None:
+            continue
+        data = encode_tombstone(
+            commit_id=commit_id, catalog_id=log.catalog_id, expired_at_millis=now_millis, version=version
+        )
+        await failpoints.reached("expiry.tombstone")
+        await log.storage.put(log.path(version), data)
+
+
+async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expiry:
+    head, first = follower.head.version, await follower.oldest()
+    newest = max(first, head - rules.keep_versions + 1)
+    wanted = await _find_last_before(follower.log, first, newest, now_millis - rules.older_than_millis)
+    held_since = await _find_last_before(follower.log, first, newest, now_millis - rules.pipeline_hold_millis)
+    holds = [hold async for hold in _find_holds(follower, now_millis, held_since)]
+    holds = [hold for hold in holds if hold.version < wanted]
+    oldest = min([wanted, *(hold.version for hold in holds if not hold.let_go)])
+    return Expiry(
+        head=head,
+        first=first,
+        wanted=wanted,
+        oldest=follower.log.kept_below(max(oldest, first)) if oldest > first else first,
+        holds=tuple(sorted(holds, key=lambda hold: (hold.version, hold.kind, hold.name))),
+    )
+
+
+async def _find_last_before(log: Log, first: int, last: int, millis: int) -> int:
+    """Return the last version of [first, last] whose slot was filled by a time of the store, else `first`: all versions
+    below it had a successor by then.
+
+    A copy of a catalog has new times, so it expires later. Slots are filled in order, so halving finds the version.
+    """
+
+    async def is_before(version: int) -> bool:
+        info = await log.storage.stat(log.path(log.kept_below(version)))
+        return info is not None and info.modified_at_millis <= millis
+
+    low, high = first, last + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if await is_before(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+async def _find_holds(follower: Follower, now_millis: int, held_since: int) -> AsyncIterator[Hold]:
+    """Yield what needs the log. Jobs whose position is below `held_since` are let go."""
+    async for name, path, definition in _definitions(follower, Kind.SUBSCRIPTION):
+        assert isinstance(definition, SubscriptionDef)
+        hold = await _hold_of_subscription(follower, name, path, definition, now_millis)
+        if hold is not None:
+            yield hold
+    async for name, _, definition in _definitions(follower, Kind.PIPELINE):
+        assert isinstance(definition, PipelineDef)
+        for job_name, job in sorted(definition.jobs.items()):
+            if job.inputs:
+                version = min(position.version for position in job.inputs.values())
+                yield Hold(
+                    kind="pipeline",
+                    name=f"{name}.{job_name}",
+                    version=version,
+                    let_go=version < held_since,
+                )
+    saved = list_saved(follower.log.storage, node_size_max=follower.log.node_size_max)
+    async with contextlib.aclosing(saved):  # type: ignore[type-var]
+        async for found in saved:
+            if not found.damage and now_millis < found.expire_at_millis + fmt.CLOCK_SKEW_MILLIS_MAX:
+                yield Hold(
+                    kind="transaction", name=found.transaction.id, version=found.transaction.begin_version
+                )
+
+
+async def _definitions(follower: Follower, kind: Kind) -> AsyncIterator[tuple[str, str, Definition]]:
+    """Yield name, path and definition of each object of a kind at the head, except damaged ones."""
+    snapshot = await follower.snapshot()
+    after, more = "", True
+    while more:
+        page = await snapshot.names(kind, limit=LISTED_AT_ONCE, after=after)
+        names = [
+            fmt.pipeline_name(name) if kind is Kind.PIPELINE else fmt.subscription_name(name)
+            for name in page.names
+        ]
+        for name, stored in zip(page.names, await snapshot.load(names), strict=True):
+            if stored is None or stored.error() is not None:
+                continue
+            try:
+                yield name, stored.path, decode_definition(kind, stored.definition, stored.path)
+            except Corrupt:
+                continue
+        after, more = (page.names[-1], page.more) if page.names else ("", False)
+
+
+async def _hold_of_subscription(
+    follower: Follower, name: str, path: str, definition: SubscriptionDef, now_millis: int
+) -> Hold | None:
+    """Return the hold of a subscription. It ends when the holder has not acknowledged for the time of its lease."""
+    storage = follower.log.storage
+    next_version, seen_at = definition.next_version, 0
+    for position_path in (definition.position_path, definition.previous_position_path):
+        if not position_path:
+            continue
+        info = await storage.stat(position_path)
+        if info is None:
+            continue
+        seen_at = max(seen_at, info.modified_at_millis)
+        try:
+            position = decode_position(
+                await storage.read(position_path, size_max=POSITION_SIZE_BYTES_MAX), position_path
+            )
+        except (Corrupt, NotFound):
+            continue
+        if position.subscription_id == definition.id:
+            next_version = max(next_version, position.next_version)
+    info = await storage.stat(path)
+    seen_at = max(seen_at, 0 if info is None else info.modified_at_millis)
+    if now_millis >= seen_at + definition.lease_millis:
+        return None
+    return Hold(kind="subscription", name=name, version=max(next_version - 1, 0))

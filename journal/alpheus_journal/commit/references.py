@@ -1,0 +1,87 @@
+"""What a transaction may newly reference, although unreferenced files are collected.
+
+FORMAT.md, "What a commit may newly reference", has the rules. Nodes, definitions and segments that a commit makes need
+no rule: they are uploaded anew for each version that the commit is tried on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from alpheus_journal import format as fmt
+from alpheus_journal.clock import Identities, uuid7_millis
+from alpheus_journal.commit.base import Base
+from alpheus_journal.commit.manifest_cache import upload_expired
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput
+from alpheus_journal.log.pins import create_pin, read_pin
+from alpheus_journal.log.versions import Log
+from alpheus_journal.model.operations import (
+    AppendFiles,
+    ChangeRows,
+    CreateTag,
+    OverwriteFiles,
+    ReplaceTag,
+    RestoreTable,
+    Transaction,
+    Undrop,
+)
+
+ID_AHEAD_MILLIS_MAX = 2 * fmt.CLOCK_SKEW_MILLIS_MAX
+"""The time in an id is at most this far ahead of the store's clock: the clock that made it may be a minute ahead of the
+writer's, which may be a minute ahead of the store's."""
+
+
+class References:
+    """Checks transactions for one process and catalog."""
+
+    def __init__(self, log: Log, identities: Identities) -> None:
+        self._log = log
+        self._identities = identities
+
+    async def check(self, transaction: Transaction, base: Base) -> None:
+        """Check that no collection up to `base` can delete what the transaction newly references. Pin the versions
+        that it restores from.
+
+        Raises Expired (`upload_expired`), and InvalidInput (`bad_version`) for a tag whose pin is another
+        version's.
+        """
+        operations = transaction.operations
+        if any(isinstance(o, AppendFiles | OverwriteFiles | ChangeRows) for o in operations):
+            await self._check_id(transaction, base)
+        for operation in operations:
+            if isinstance(operation, CreateTag | ReplaceTag):
+                await self._check_pin(transaction, operation, base)
+        restored = {o.version for o in operations if isinstance(o, RestoreTable | Undrop)}
+        for version in sorted(restored):
+            if 0 <= version < base.version and base.head.revision >= 2:
+                # An expired version is read from a tag's pin instead. A damaged one is refused where it is read.
+                with contextlib.suppress(Expired, Corrupt):
+                    await create_pin(self._log, version, new_id=self._identities.uuid4)
+
+    async def _check_id(self, transaction: Transaction, base: Base) -> None:
+        """Check that the transaction's files are younger than any that a collection deletes: they were written after
+        its id was made."""
+        collected_before = (await base.catalog_definition()).collected_before_millis
+        if collected_before and uuid7_millis(transaction.id) < collected_before + ID_AHEAD_MILLIS_MAX:
+            raise upload_expired(transaction.id, "the id", collected_before)
+
+    async def _check_pin(
+        self, transaction: Transaction, operation: CreateTag | ReplaceTag, base: Base
+    ) -> None:
+        """Check that the pin of a tag is there, is the version's, and is too young to be collected."""
+        try:
+            copy = await read_pin(self._log, operation.pin_path)
+        except Corrupt as error:
+            raise InvalidInput(f"{operation.target}: {error.message}", kind="bad_version") from None
+        found = copy.version, copy.commit_id, copy.created_at_millis
+        if found != (operation.version, operation.commit_id, operation.version_created_at_millis):
+            raise InvalidInput(
+                f"{operation.target}: the pin {operation.pin_path} is of version {copy.version}, made at"
+                f" {copy.created_at_millis} as {copy.commit_id}",
+                kind="bad_version",
+            )
+        info = await self._log.storage.stat(operation.pin_path)
+        collected_before = (await base.catalog_definition()).collected_before_millis
+        if info is None or info.modified_at_millis < collected_before:
+            what = f"the pin {operation.pin_path} of {operation.target}"
+            raise upload_expired(transaction.id, what, collected_before)
