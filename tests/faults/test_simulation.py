@@ -30,6 +30,8 @@ from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer, settle
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal import format as fmt
+from alpheus_journal.collect.collection import _Run
+from alpheus_journal.collect.reach import Candidates, Reach
 from alpheus_journal.commit import judge
 from alpheus_journal.commit.committer import Answer, Committer
 from alpheus_journal.commit.idempotency import Load, Retries
@@ -42,7 +44,7 @@ from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.execute.row_changes import RowExecution
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject
+from alpheus_journal.model.answers import Collection, Committed, Event, Outcome, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition, encode_definition
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operations import (
@@ -144,6 +146,7 @@ def run(seed: int, parts: Parts = PARTS) -> Report:
 COUNTED = (
     "versions",
     "expired",
+    "collected",
     "commits",
     "refused",
     "unknown",
@@ -387,7 +390,9 @@ def follower(broken: type[Follower]) -> Parts:
 HARSH = Plan(
     writers=3, steps=10, disasters=8, fault_rate=0.1, names_fresh_rate=0.1, reads_rate=0.7, key_rate=0.3
 )
-EXPIRING = msgspec.structs.replace(HARSH, disasters=24, fault_rate=0.0, reads_rate=0.9, key_rate=0.0)
+EXPIRING = msgspec.structs.replace(
+    HARSH, disasters=24, fault_rate=0.0, reads_rate=0.9, key_rate=0.0, collect_weight=0
+)
 CALM = msgspec.structs.replace(HARSH, disasters=0)
 LOSING = msgspec.structs.replace(HARSH, disasters=0, fault_rate=0.3, reads_rate=0.0)
 STREAMING = msgspec.structs.replace(HARSH, rows_rate=0.8, reads_rate=0.0, key_rate=0.0, fault_rate=0.0)
@@ -560,6 +565,52 @@ def test_broken_changes_of_rows_are_found(
         pytest.skip("ten seconds or more: make slow LANE=broken_changes")
     BROKEN_ROWS[name](monkeypatch)
     find(name, ROW_PLANS.get(name, CHANGING), PARTS)
+
+
+# --- broken upkeep: the simulation must find each
+
+
+async def _commit_no_fence(real: Any, run: Any, commit: Any, cutoff: int) -> int:
+    return 0
+
+
+async def _mark_once(real: Any, run: Any, cutoff: int) -> Any:
+    if run._first >= 0:
+        run._last = (await run._follower.refresh()).version
+        return Collection(cutoff_millis=cutoff)
+    return await real(run, cutoff)
+
+
+async def _skip(real: Any, *given: Any) -> None:
+    """Do nothing."""
+
+
+def _keeping(real: Any, candidates: Any, paths: Any, by: str, root: str = "") -> None:
+    real(candidates, [path for path in paths if not path.startswith("manifest/")], by, root)
+
+
+# A commit of old files must be judged above the fence and reach its slot after the deletion: that is so rare here that
+# the bounded model (tests/protocol) tests the rule about ids.
+BROKEN_UPKEEP: dict[str, Break] = {
+    "collects without a fence": method(_Run, "commit_fence", _commit_no_fence),
+    "marks before the fence alone": method(_Run, "mark", _mark_once),
+    "marks no pins": method(_Run, "_mark_pins", _skip),
+    "marks what trees reach alone": method(Reach, "_add_action", lambda real, *given: None),
+    "marks no segments": method(Candidates, "keep", _keeping),
+}
+COLLECTING = Plan(
+    writers=3, steps=14, disasters=16, fault_rate=0.02, rows_rate=0.6, reads_rate=0.3, collect_weight=200
+)
+
+
+@pytest.mark.parametrize("name", BROKEN_UPKEEP)
+def test_broken_upkeep_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
+) -> None:
+    if name != "marks no segments" and not lane_count(0, 1):
+        pytest.skip("five seconds or more: make slow LANE=broken_upkeep")
+    BROKEN_UPKEEP[name](monkeypatch)
+    find(name, COLLECTING, PARTS)
 
 
 # --- the script

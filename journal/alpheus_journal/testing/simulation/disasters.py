@@ -1,20 +1,25 @@
-"""Disasters of a simulated world: kills, pauses, wrong clocks, wrong hints, storms, and old versions that expire."""
+"""Disasters of a simulated world: kills, pauses, wrong clocks, wrong hints, storms; and upkeep, which makes versions
+expire and collects files, and is killed in the middle of it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from alpheus_journal import format as fmt
-from alpheus_journal.log.versions import Log
+from alpheus_journal.collect.expiry import ExpiryRules
+from alpheus_journal.errors import Conflict, Exhausted, Expired, OutcomeUnknown, Unavailable
+from alpheus_journal.journal import Journal
 from alpheus_journal.storage import Storage
+from alpheus_journal.testing.models.reachable import Reachable
 from alpheus_journal.testing.simulation.clients import Node
-from alpheus_journal.testing.simulation.loop import Audit, SimulatedClock, SimulatedLoop
-from alpheus_journal.tree.node import encode_tombstone
+from alpheus_journal.testing.simulation.loop import Audit, Process, SimulatedClock, SimulatedLoop
 
 DAY_MILLIS = 86_400_000
+UPSETS = (Unavailable, OutcomeUnknown, Conflict, Exhausted, Expired)
+"""What a process hears when the network or another process is in its way."""
 
 
 class Victim(Protocol):
@@ -32,24 +37,35 @@ class Victim(Protocol):
     @property
     def nodes(self) -> Sequence[Node]: ...
 
+    @property
+    def keys(self) -> fmt.Keys: ...
+
     def start(self, node: Node) -> None: ...
+
+    async def open_upkeep(self) -> Journal:
+        """Open the catalog over a network of its own."""
+        ...
 
 
 class Tormentor:
     """Strikes a world with `count` disasters, one after the other. After a storm `fault_rate` holds again."""
 
-    def __init__(self, world: Victim, *, count: int, fault_rate: float) -> None:
+    def __init__(self, world: Victim, *, count: int, fault_rate: float, collect_weight: int) -> None:
         self._world = world
         self._count = count
         self._fault_rate = fault_rate
+        self._collect_weight = collect_weight
+        self._upkeeps = 0
         self.kills = 0
+        self.collected = 0
+        """The files that collections said that they had deleted, counted after each batch."""
 
     async def run(self) -> None:
         world = self._world
         for _ in range(self._count):
             await asyncio.sleep(world.rng.random() * 3)
             node = world.rng.choice(world.nodes)
-            match world.rng.choices(range(6), weights=(30, 15, 20, 25, 10, 40))[0]:
+            match world.rng.choices(range(7), weights=(30, 15, 20, 25, 10, 40, self._collect_weight))[0]:
                 case 0:
                     await self._kill(node)
                 case 1:
@@ -63,7 +79,9 @@ class Tormentor:
                     await asyncio.sleep(world.rng.random() * 3)
                     world.fault_rate = self._fault_rate
                 case 5:
-                    await self._expire()
+                    await self._upkeep(collects=False)
+                case 6:
+                    await self._upkeep(collects=True)
 
     async def _kill(self, node: Node) -> None:
         world = self._world
@@ -93,25 +111,47 @@ class Tormentor:
                     # A dead battery. Its commits are a day ahead for good, and all later versions come after them.
                     clock.offset_millis = DAY_MILLIS
 
-    async def _expire(self) -> None:
-        """Expire old versions, the lowest first, while others read and write. The head stays."""
+    async def _upkeep(self, *, collects: bool) -> None:
+        """Let a process expire old versions or collect files while others read and write. It may be killed."""
         world = self._world
-        log = await Log.open(world.memory)
-        catalog_id = (await log.newest()).catalog_id
-        below = len(world.audit.slots) - 1 - world.rng.choice((0, 1, 3, 10))
-        for version in range(world.audit.expired, below):
-            tombstone = encode_tombstone(
-                commit_id=await log.commit_id(version),
-                catalog_id=catalog_id,
-                expired_at_millis=world.clock.now_millis(),
-                version=version,
-            )
-            world.loop.note(f"expire {version}")
-            await world.audit.expire(log.path(version), tombstone)
-            if world.rng.random() < 0.3:
-                await asyncio.sleep(world.rng.random() * 0.2)
-        if world.rng.random() < 0.7:  # otherwise the collector was killed before
-            await world.memory.put(fmt.OLDEST_HINT, str(world.audit.expired).encode())
+        process = Process(f"upkeep {self._upkeeps}")
+        self._upkeeps += 1
+        task = world.loop.start(process, self._keep_up(self._collect if collects else self._expire))
+        await asyncio.wait({task}, timeout=world.rng.choice((1, 3, 60, 60)))
+        if not task.done():
+            self.kills += 1
+            world.loop.kill(process)
+        await self._verify_files()
+
+    async def _keep_up(self, work: Callable[[Journal], Awaitable[None]]) -> None:
+        """Begin again after each upset, as a daemon does."""
+        journal: Journal | None = None
+        while True:
+            try:
+                journal = journal or await self._world.open_upkeep()
+                return await work(journal)
+            except UPSETS:
+                await asyncio.sleep(0.2)
+
+    async def _expire(self, journal: Journal) -> None:
+        rules = ExpiryRules(
+            older_than_millis=0,
+            keep_versions=self._world.rng.choice((1, 2, 4, 11)),
+            pipeline_hold_millis=0,
+        )
+        async for step in journal.expire(rules):
+            self._world.loop.note(f"expired {step.expired}")
+
+    async def _collect(self, journal: Journal) -> None:
+        age = self._world.rng.choice((0, 0, 500, 5_000))
+        async for step in journal.collect(minimum_age_millis=age):
+            self._world.loop.note(f"collected {step.deleted_count}")
+            self.collected += step.deleted_count
+
+    async def _verify_files(self) -> None:
+        """Check that no file is missing that the store reaches at this moment."""
+        world = self._world
+        await Reachable(world.memory, world.keys).find()
 
     async def _wrong_hints(self) -> None:
         world = self._world

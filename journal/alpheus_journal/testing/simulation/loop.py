@@ -32,6 +32,7 @@ from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
 from alpheus_journal.storage import ObjectInfo, Storage, check_paths, slot_taken
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.faults import WRITES, Call, Fault, Plan, no_faults
+from alpheus_journal.tree.node import decode_node
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
@@ -487,8 +488,8 @@ async def _together(calls: list_[Coroutine[Any, Any, _T]]) -> list_[_T]:
 class Audit(Storage):
     """Watches all writes directly in front of a store, and reports forbidden ones.
 
-    `violations` has the forbidden writes: a slot filled twice, an immutable file written with other bytes, a slot or
-    any other file of the catalog deleted.
+    `violations` has the forbidden writes: a slot filled twice, a tombstone of another version or above a version that
+    is kept, an immutable file written with other bytes, a slot deleted.
     """
 
     def __init__(self, inner: Storage) -> None:
@@ -501,12 +502,6 @@ class Audit(Storage):
         """The versions below this one have tombstones."""
         self._expired_before: list[int] = []  # for each slot in order: `expired` when it was filled
         self._written: dict[str, bytes] = {}
-
-    async def expire(self, path: str, tombstone: bytes) -> None:
-        """Overwrite the lowest kept slot with a tombstone, as a collector does."""
-        assert path == list(self.slots)[self.expired]
-        await self.inner.put(path, tombstone)
-        self.expired += 1
 
     def expired_before(self, version: int) -> int:
         """Return the value of `expired` when a version was written."""
@@ -539,18 +534,28 @@ class Audit(Storage):
 
     async def put(self, path: str, data: bytes) -> None:
         if path in self.slots:
-            self.violations.append(f"{path} was overwritten")
-        if not path.startswith("vn/") and self._written.setdefault(path, data) != data:
+            self._bury(path, data)
+        elif not path.startswith("vn/") and self._written.setdefault(path, data) != data:
             self.violations.append(f"{path} was written with other bytes")
         await self.inner.put(path, data)
 
+    def _bury(self, path: str, data: bytes) -> None:
+        """Judge a tombstone."""
+        file = decode_node(data, path, root=True, size_max=len(data))
+        before = decode_node(self.slots[path], path, root=True, size_max=len(self.slots[path]))
+        version = list(self.slots).index(path)
+        if not file.is_tombstone or file.commit_id != before.commit_id or version > self.expired:
+            self.violations.append(f"{path} was overwritten while {self.expired} is kept")
+        self.expired = max(self.expired, version + 1)
+
     async def delete(self, path: str) -> None:
-        self.violations.append(f"{path} was deleted")
+        if path in self.slots:
+            self.violations.append(f"{path} was deleted")
         await self.inner.delete(path)
 
     async def delete_many(self, paths: Sequence[str]) -> None:
-        self.violations += [f"{path} was deleted" for path in paths]
-        await self.inner.delete_many(paths)
+        for path in paths:
+            await self.delete(path)
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)

@@ -25,6 +25,7 @@ from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
     CreateTable,
+    FenceCollection,
     Operation,
     OverwriteFiles,
     RecordedTransaction,
@@ -183,7 +184,8 @@ class Evidence:
             for recorded in event.transactions:
                 id = recorded.id
                 assert id not in found, f"{id} in versions {found[id]}, {event.version}"
-                assert id in self._asked or recorded.cancels, f"no client requested {id}"
+                is_fence = any(isinstance(action.operation, FenceCollection) for action in recorded.actions)
+                assert id in self._asked or recorded.cancels or is_fence, f"no client requested {id}"
                 found[id] = event.version
         for id, record in self._asked.items():
             version = found.get(id)
