@@ -337,7 +337,7 @@ class LmdbStorage(Storage):
             for key in keys:
                 transaction.delete(key)
 
-        # Pages that a deletion changes are written anew. One deletion always finds room for its pages.
+        # Pages that a deletion changes are written anew. The room around a transaction is enough for one deletion.
         self._environment.write(job, paths[0], [0] * len(keys) if len(keys) > 1 else ())
 
     def _encode_value(self, path: str, data: bytes) -> bytes:

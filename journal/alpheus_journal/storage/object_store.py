@@ -108,8 +108,8 @@ _ALLOW = {
     "az": "the role Storage Blob Data Contributor",
 }
 _PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
-_NOT_OFFERED = {400, 405, 501}
-"""The status of an answer by a store that does not know the request to remove many files."""
+_NOT_OFFERED = {"NotImplemented", "MethodNotAllowed", "InvalidArgument", "InvalidRequest", "MalformedXML"}
+"""Codes of an answer by a store that does not know the request to remove many files."""
 _BAD_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "AuthenticationFailed"}
 
 
@@ -351,7 +351,8 @@ class ObjectStorage(Storage):
                 failure = _Failure.of(error)
                 if failure.status in _PASSING or failure.is_never_connected:
                     raise
-                self._deletes_singly = self._deletes_singly or failure.status in _NOT_OFFERED
+                if failure.status in (405, 501) or (failure.status == 400 and failure.code in _NOT_OFFERED):
+                    self._deletes_singly = True
                 return False
             return True
 
