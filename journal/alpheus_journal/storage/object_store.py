@@ -326,6 +326,9 @@ class ObjectStorage(Storage):
             except FileNotFoundError as error:
                 if self._is_bucket_missing(_Failure.of(error)):
                     raise
+            except BaseError as error:
+                if _Failure.of(error).code != "KeyTooLongError":
+                    raise
 
         await self._retry("delete", path, delete, is_write=True, repeat_unknown=True)
 

@@ -333,7 +333,11 @@ class S3Storage(Storage):
             async with self._client.attempt(request) as s3:
                 await s3.delete_object(Bucket=self._bucket, Key=key)
 
-        await self._retry(remove)
+        try:
+            await self._retry(remove)
+        except NotFound as error:  # Google says so; S3 calls a missing file deleted
+            if error.kind != "no_file":
+                raise
 
     async def delete_many(self, paths: Sequence[str]) -> None:
         """Remove files by DeleteObjects, up to DELETE_BATCH files a request. A store that does not know this request

@@ -93,6 +93,8 @@ _BELOW_A_FILE = {
 }
 _NO_SUCH_FILE = {"NoSuchKey", "NoSuchVersion", "NotFound", "404", "KeyTooLongError"} | _BELOW_A_FILE
 
+_SURELY_NO_FILE = _NO_SUCH_FILE - {"NotFound", "404"}
+"""The codes that no web server but a store sends."""
 _FORBIDDEN = {"AccessDenied", "AllAccessDisabled", "AccountProblem"}
 _NOT_OFFERED = {
     "NotImplemented", "MethodNotAllowed", "InvalidArgument", "InvalidRequest", "MalformedXML", "MissingContentMD5",
@@ -396,6 +398,8 @@ class S3Client:
                 kind="no_bucket",
                 hint="create the bucket, or check its name and endpoint_url",
             )
+        if request.operation == "delete" and request.path and code in _SURELY_NO_FILE:
+            return file_not_there(request.path, f"s3://{self.bucket.name}")
         if code in _BELOW_A_FILE and request.writes:
             return InvalidInput(
                 about, hint="remove the object whose key is a folder of this path", path=request.path

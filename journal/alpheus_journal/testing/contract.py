@@ -458,7 +458,8 @@ class StorageContract:
             for _ in range(3):
                 await storage.delete("node/a.arrow")
                 assert not await storage.exists("node/a.arrow")
-            await storage.delete("never/was/here")
+            for path in ("never/was/here", "never", "node/a.arrow/below", "x" * 300):
+                await storage.delete(path)
             await storage.create("node/a.arrow", b"again")
             assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"again"
 
@@ -472,7 +473,9 @@ class StorageContract:
             assert set(await listed(storage, "")) == {"node/d.arrow", "node/e.arrow"}
             await storage.delete_many(["node/d.arrow", "node/d.arrow"])
             for _ in range(2):
-                await storage.delete_many(["node/a.arrow", "never/was/here", "never", "x" * 300])
+                await storage.delete_many(
+                    ["node/a.arrow", "never/was/here", "never", "node/e.arrow/below", "x" * 300]
+                )
             assert set(await listed(storage, "")) == {"node/e.arrow"}
             await storage.create("node/a.arrow", b"again")
             assert await storage.read("node/a.arrow", size_max=SIZE_MAX) == b"again"

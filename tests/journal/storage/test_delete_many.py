@@ -167,6 +167,19 @@ async def test_a_store_without_the_request_gets_one_for_each_file(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
+async def test_a_store_that_calls_a_missing_file_an_error(s3_server: S3Server, client: str) -> None:
+    """Google answers 404 to the deletion of a missing file."""
+    async with proxied(s3_server, client=client) as (proxy, storage):
+        proxy.always(together, s3_error(400, "NotImplemented"))
+        proxy.always(singly, s3_error(404, "NoSuchKey"))
+        await storage.delete("node/a")
+        await storage.delete_many(["node/a", "node/b"])
+        proxy.clear()
+        proxy.always(singly, s3_error(404, "NoSuchBucket"))
+        await raises(NotFound, storage.delete("node/a"), kind="no_bucket")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
 async def test_a_file_that_may_not_be_removed(s3_server: S3Server, client: str) -> None:
     async with proxied(s3_server, client=client) as (proxy, storage):
         await storage.put_many(dict.fromkeys(["node/a", "node/locked"], b"x"))

@@ -585,13 +585,14 @@ async def test_a_reader_may_not_write(start_s3: Start, monkeypatch: pytest.Monke
     server.start("--readonly")
     storage = open_s3(server.url("lake"))
     assert await storage.read("vn/0", size_max=1) == b"0"
-    for call in (
-        lambda: storage.create("vn/1", b""),
-        lambda: storage.put("vn/1", b""),
-        lambda: storage.delete("vn/0"),
+    for call, right in (
+        (lambda: storage.create("vn/1", b""), "s3:PutObject"),
+        (lambda: storage.put("vn/1", b""), "s3:PutObject"),
+        (lambda: storage.delete("vn/0"), "s3:DeleteObject"),
+        (lambda: storage.delete_many(["vn/0"]), "s3:DeleteObject"),
     ):
         error = await raises(Denied, call())
-        assert "s3:PutObject" in error.hint
+        assert right in error.hint
     assert set(await listed(storage, "")) == {"vn/0"}
     await storage.close()
 
