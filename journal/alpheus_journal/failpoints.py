@@ -63,6 +63,14 @@ POINTS: dict[str, str] = {
     "lease.release": "a lease is about to be deleted",
     # pins.py
     "pin.written": "a pin is stored, and its version was not read again yet",
+    # collect/expiry.py
+    "expiry.hint_written": "the hint names the new oldest version, and no tombstone was written yet",
+    "expiry.tombstone": "the tombstone of a version is about to be written; those of all lower versions are there",
+    # collect/collection.py
+    "collect.listed": "the candidates are listed, and nothing was marked",
+    "collect.fenced": "the fence is committed, and the versions above the ones read before are not marked",
+    "collect.marked": "all is marked, and nothing was deleted",
+    "collect.deleting": "a batch of files is about to be deleted",
     # symbols.py
     "symbols.compact": "a compaction has its input, in a separate thread",
     "symbols.compacted": "a new base is made, and not in its place yet",

@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+import pytest
+
+from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.collect.collection import HOUR_MILLIS
 from alpheus_journal.collect.expiry import ExpiryRules
-from alpheus_journal.errors import AlreadyExists, Conflict, Expired, InvalidInput, NotEmpty, NotFound
+from alpheus_journal.errors import (
+    AlreadyExists,
+    Conflict,
+    Corrupt,
+    Expired,
+    InvalidInput,
+    NotEmpty,
+    NotFound,
+)
+from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.copies import snapshot_of
+from alpheus_journal.log.leases import take
 from alpheus_journal.model.answers import CheckSummary, Collection, Expiry, Tag
+from alpheus_journal.model.definitions import InputPosition
 from alpheus_journal.model.operations import (
+    AdvancePipeline,
     AppendFiles,
+    CreateNamespace,
+    CreateSubscription,
     CreateTag,
+    DropNamespace,
     DropTable,
     DropTag,
+    FenceCollection,
     Operation,
     OverwriteFiles,
     ReplaceTag,
+    RestoreTable,
+    Transaction,
+    Undrop,
 )
 from alpheus_journal.storage.memory import MemoryStorage
-from alpheus_journal.testing import Lake, Model, ModelTable, model_of, put_rows, raises, random_operation
+from alpheus_journal.testing import (
+    InterleavedStorage,
+    Lake,
+    Model,
+    ModelTable,
+    model_of,
+    put_rows,
+    raises,
+    random_operation,
+)
 from alpheus_journal.testing.models.reachable import Reachable
 from alpheus_journal.testing.simulation.history import canonical
 
@@ -45,6 +80,11 @@ async def expire(journal: Journal, *, keep: int = 1, **rules: int) -> Expiry:
 
 async def collect(journal: Journal, *, age: int = HOUR_MILLIS, dry_run: bool = False) -> Collection:
     return [step async for step in journal.collect(minimum_age_millis=age, dry_run=dry_run)][-1]
+
+
+async def keep_up(journal: Journal) -> None:
+    await expire(journal)
+    await collect(journal)
 
 
 async def files_of(lake: Lake) -> set[str]:
@@ -216,3 +256,424 @@ async def test_random_histories_lose_nothing_live_and_keep_nothing_else(
         await check(journal)
         await journal.close()
     assert min(counts.values()) > 10, counts
+
+
+# --- beside others
+
+
+async def collectable(lake: Lake) -> Journal:
+    """Make a catalog with something to expire and to collect: a table that was overwritten and dropped."""
+    journal = await make_table(lake)
+    await commit_rows(lake, journal)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    await lake.commit(journal, DropTable(namespace="a", name="t"))
+    await lake.commit(journal, lake.namespace("b"))
+    lake.clock.millis += 2 * HOUR_MILLIS
+    return journal
+
+
+async def test_files_of_before_a_collection_are_refused() -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    slow = lake.transaction(journal)
+    late = await append(lake, journal, T, id=slow.id)
+    pin = await journal.create_pin(2)
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(journal)
+    done = await collect(journal)
+    assert {"data", "pin"} <= done.deleted.keys()  # of the slow transaction, too
+    transaction = Transaction(id=slow.id, begin_version=journal.head.version, operations=(late,))
+    error = await raises(Expired, journal.commit(transaction), kind="upload_expired")
+    assert "begin a new transaction" in error.hint
+    fields = {"version": 2, "commit_id": pin.commit_id, "pin_path": pin.path}
+    made = CreateTag(
+        name="g",
+        tag_id=lake.identities.uuid4(),
+        version_created_at_millis=pin.version_created_at_millis,
+        **fields,  # type: ignore[arg-type]
+    )
+    await raises(InvalidInput, lake.commit(journal, made), kind="bad_version")  # the pin is gone
+    # A new id is in time, but a file of before is not, whatever clock made the id.
+    fresh = lake.transaction(journal)
+    operation = await append(lake, journal, T, id=fresh.id)
+    assert isinstance(operation, AppendFiles)
+    (path,) = [info.path async for info in lake.storage.list(f"data/{operation.table_id}/{fresh.id}/")]
+    lake.storage._files[path] = msgspec.structs.replace(  # type: ignore[attr-defined]
+        lake.storage._files[path],  # type: ignore[attr-defined]
+        modified_at_millis=lake.clock.millis - 2 * HOUR_MILLIS,
+    )
+    transaction = Transaction(id=fresh.id, begin_version=journal.head.version, operations=(operation,))
+    await raises(Expired, journal.commit(transaction), kind="upload_expired")
+    assert await commit_rows(lake, journal) == journal.head.version
+    await journal.close()
+
+
+async def test_a_commit_that_the_collection_did_not_see_is_safe() -> None:
+    """A writer has judged on the version below the fence, and its root comes after the marks."""
+    lake = make_lake()
+    journal = await collectable(lake)
+    await lake.commit(journal, lake.table("a", "t"))
+    other = await lake.open()
+    await expire(journal)
+    with failpoints.armed("commit.staged", "pause@1") as staged:
+        writing = asyncio.ensure_future(commit_rows(lake, other))
+        await staged.wait_for_hit()
+        lake.clock.millis += 1
+        steps = journal.collect(minimum_age_millis=0)
+        plan = await anext(steps)
+        assert plan.fence_version == journal.head.version
+        staged.release()
+        with pytest.raises(Expired, match="from before"):
+            await writing
+        assert [step async for step in steps][-1].deleted_count
+    await check(journal)
+    lake.clock.millis += 1
+    await collect(journal, age=0)  # what the refused commit had uploaded
+    assert await files_of(lake) == await reachable(lake, journal)
+    await check(journal)
+    await journal.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("brings_back", ["restore", "undrop", "undrop_namespace"])
+@pytest.mark.parametrize("tagged", [True, False])
+async def test_what_comes_back_stays(brings_back: str, tagged: bool) -> None:
+    """From a tag whose version has expired, and from a version that expires while it is restored."""
+    lake = make_lake()
+    journal = await make_table(lake)
+    then = await commit_rows(lake, journal)
+    before = (await model_of(journal, then))[str(T)]
+    if tagged:
+        await tag(lake, journal, "kept", then)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    if brings_back == "undrop":
+        await lake.commit(journal, DropTable(namespace="a", name="t"))
+    if brings_back == "undrop_namespace":
+        await lake.commit(journal, DropNamespace(name="a", cascade=True))
+    await lake.commit(journal, lake.namespace("b"))
+    kind = Kind.NAMESPACE if brings_back == "undrop_namespace" else Kind.TABLE
+    operation: Operation = (
+        RestoreTable(namespace="a", name="t", version=then)
+        if brings_back == "restore"
+        else Undrop(
+            kind=kind,
+            namespace="a",
+            name="" if kind is Kind.NAMESPACE else "t",
+            version=then,
+            new_namespace="a",
+            new_name="" if kind is Kind.NAMESPACE else "t",
+        )
+    )
+    lake.clock.millis += 2 * HOUR_MILLIS
+    if tagged:
+        await expire(journal)
+        await collect(journal)
+        await lake.commit(journal, operation)
+    else:
+        other = await lake.open()
+        with failpoints.armed("commit.root_answered", "pause@1") as staged:
+            writing = asyncio.ensure_future(lake.commit(other, operation))
+            await staged.wait_for_hit()
+            staged.release()
+            await writing
+        await journal.refresh()
+        await expire(journal, keep=2)
+        await collect(journal)
+        await other.close()
+    for _ in range(2):
+        lake.clock.millis += 2 * HOUR_MILLIS
+        await expire(journal)
+        await collect(journal)
+    assert (await model_of(journal, journal.head.version))[str(T)] == before
+    assert await files_of(lake) == await reachable(lake, journal)
+    await check(journal)
+    again = RestoreTable(namespace="a", name="t", version=then) if not tagged else DropTag(name="kept")
+    if tagged:
+        await lake.commit(journal, again)
+        again = RestoreTable(namespace="a", name="t", version=then)
+    assert (await raises(Expired, lake.commit(journal, again))).oldest is not None
+    await journal.close()
+
+
+async def test_a_pin_holds_a_version_that_expires_before_the_restore_commits() -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    then = await commit_rows(lake, journal)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    await lake.commit(journal, lake.namespace("b"))
+    lake.clock.millis += 2 * HOUR_MILLIS
+    other = await lake.open()
+    with failpoints.armed("pin.written", "pause@1") as pinned:
+        writing = asyncio.ensure_future(
+            lake.commit(other, RestoreTable(namespace="a", name="t", version=then))
+        )
+        await pinned.wait_for_hit()
+        await expire(journal)
+        pinned.release()
+        await raises(Expired, writing)  # the tombstone came before the second look
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await collect(journal)
+    assert await files_of(lake) == await reachable(lake, journal)
+    await journal.close()
+    await other.close()
+
+
+async def test_leases_and_saved_transactions_keep_what_they_need() -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    then = await commit_rows(lake, journal)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    saved = lake.transaction(journal, lake.namespace("s"))
+    await journal.save_transaction(saved)
+    await lake.commit(journal, lake.namespace("b"))
+    held = await take(
+        journal.follower.log, then, lease_millis=86_400_000, holder="me", new_id=lake.identities.uuid4
+    )
+    lake.clock.millis += 2 * HOUR_MILLIS
+    expiry = await expire(journal)
+    assert [(hold.kind, hold.version) for hold in expiry.holds] == [("transaction", saved.begin_version)]
+    assert expiry.oldest == saved.begin_version == expiry.wanted - 1
+    plan = await collect(journal)
+    assert plan.kept_by["leases"].files
+    lease = await snapshot_of(held.lease.copy, lake.storage, journal.keys)
+    (stored,) = await lease.load([T])
+    assert stored is not None
+    assert stored.error() is None
+    assert (await journal.load_transaction(saved.id)).operation_count == 1
+    assert await journal.commit((await journal.load_transaction(saved.id)).transaction)
+    await held.release()
+    lake.clock.millis += 80 * HOUR_MILLIS
+    await expire(journal)
+    done = await collect(journal)
+    assert {"saved", "data"} <= done.deleted.keys()
+    assert await files_of(lake) == await reachable(lake, journal)
+    await journal.close()
+
+
+async def test_other_files_are_left_alone() -> None:
+    lake = make_lake()
+    journal = await collectable(lake)
+    id = lake.identities.uuid4()
+    foreign = [
+        "README", f"node/{id}.arrow.bak", f"nodes/{id}.arrow", f"def/other/{id}-x.binpb", "def/table/x.binpb",
+        f"data/{id}.parquet", f"data/x/{id}/{id}/a.parquet", f"manifest/{id}.arrow", f"pin/{id}", "vn/other",
+        f"def/branch/{id}-x.binpb",
+    ]  # fmt: skip
+    for path in foreign:
+        await lake.storage.put(path, b"?")
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(journal)
+    assert (await collect(journal)).deleted_count
+    assert {path for path in foreign if await lake.storage.exists(path)} == set(foreign)
+    await journal.close()
+
+
+@pytest.mark.parametrize("damage", ["node", "definition", "manifest", "pin", "lease", "root"])
+@pytest.mark.parametrize("missing", [True, False])
+async def test_where_something_cannot_be_read_nothing_is_deleted(damage: str, missing: bool) -> None:
+    lake = make_lake()
+    journal = await make_table(lake, order=3)
+    for number in range(5):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    then = await commit_rows(lake, journal)
+    await tag(lake, journal, "kept", then)
+    await take(journal.follower.log, then, lease_millis=86_400_000, holder="me", new_id=lake.identities.uuid4)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(journal, keep=2)
+    reached = await reachable(lake, journal)
+    chosen = {
+        "node": "node/", "definition": "def/table/", "manifest": "manifest/", "pin": "pin/", "lease": "lease/",
+        "root": "vn/",
+    }[damage]  # fmt: skip
+    paths = sorted(path for path in reached if path.startswith(chosen))
+    if damage == "root":
+        paths = [journal.follower.log.path(journal.head.version - 1)]
+    before = await files_of(lake)
+    for path in paths:
+        await (lake.storage.delete(path) if missing else lake.storage.put(path, b"damaged"))
+    fresh = await lake.open()
+    if damage == "lease" and missing:
+        await collect(fresh)  # a lease that is not there holds nothing
+    else:
+        await raises(Corrupt, collect(fresh))
+        assert await files_of(lake) >= before - set(paths)
+    await fresh.close()
+    await journal.close()
+
+
+POINTS = ("collect.listed", "collect.fenced", "collect.marked", "collect.deleting", "expiry.hint_written")
+
+
+@pytest.mark.parametrize("point", [*POINTS, "expiry.tombstone@1", "expiry.tombstone@3"])
+async def test_upkeep_that_was_killed_is_finished_by_the_next(point: str) -> None:
+    lake = make_lake()
+    journal = await collectable(lake)
+    name, _, at = point.partition("@")
+    with failpoints.armed(name, f"raise@{at or 1}"), pytest.raises(failpoints.FailpointError):
+        await keep_up(journal)
+    await check(await lake.open())
+    again = await lake.open()
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(again)
+    await collect(again)
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(again)
+    await collect(again)
+    assert await files_of(lake) == await reachable(lake, again)
+    await check(again)
+    await again.close()
+    await journal.close()
+
+
+async def test_two_upkeeps_at_once_do_no_harm() -> None:
+    for seed in range(10):
+        lake = make_lake(seed)
+        journal = await collectable(lake)
+        await tag(lake, journal, "kept", 3)
+        lake.clock.millis += 2 * HOUR_MILLIS
+        others = [await lake.open(InterleavedStorage(lake.storage, 7 * seed + n)) for n in range(3)]
+
+        async def keep_on(other: Journal) -> None:
+            for _ in range(3):
+                await expire(other)
+                with contextlib.suppress(Conflict):
+                    await collect(other)
+
+        await asyncio.gather(*(keep_on(other) for other in others), commit_namespaces(lake, journal))
+        lake.clock.millis += 2 * HOUR_MILLIS
+        await expire(others[0])
+        await collect(others[0])
+        assert await files_of(lake) == await reachable(lake, journal)
+        await check(await lake.open())
+
+
+async def commit_namespaces(lake: Lake, journal: Journal) -> None:
+    for number in range(10):
+        await lake.commit(journal, lake.namespace(f"c{number}"))
+        await asyncio.sleep(0)
+
+
+async def test_data_roots_lose_only_files_of_tables_of_the_catalog() -> None:
+    lake = make_lake()
+    journal = await lake.create()
+    root = "memory://elsewhere"
+    id = lake.identities.uuid4()
+    await lake.commit(journal, CreateNamespace(name="a", namespace_id=id, data_root=root))
+    table = lake.table("a", "t")
+    await lake.commit(journal, table)
+    store = journal.follower.data_roots.of(root)
+    store._clock = lake.clock.now_millis  # type: ignore[attr-defined]
+    paths = []
+    for kind in (AppendFiles, OverwriteFiles):
+        transaction = lake.transaction(journal)
+        segment = await put_rows(
+            lake.storage, lake.identities, table_id=table.table_id, transaction_id=transaction.id
+        )
+        moved = [info.path async for info in lake.storage.list(f"data/{table.table_id}/{transaction.id}/")]
+        for path in moved:
+            await store.put(path, await lake.storage.read(path, size_max=1 << 20))
+            await lake.storage.delete(path)
+        operation = kind(
+            namespace="a", name="t", table_id=table.table_id, segments=(segment,), data_root=root
+        )
+        await journal.commit(
+            Transaction(id=transaction.id, begin_version=transaction.begin_version, operations=(operation,))
+        )
+        paths += moved
+    other = f"data/{lake.identities.uuid4()}/{lake.identities.uuid4()}/{lake.identities.uuid4()}/x.parquet"
+    await store.put(other, b"of another catalog")
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await lake.commit(journal, lake.namespace("b"))
+    await expire(journal)
+    done = await collect(journal)
+    assert done.deleted["data"].files == 1
+    assert [await store.exists(path) for path in (*paths, other)] == [False, True, True]
+    await lake.commit(journal, DropTable(namespace="a", name="t"))
+    await lake.commit(journal, lake.namespace("c"))
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(journal)
+    await collect(journal)
+    assert [await store.exists(path) for path in (*paths, other)] == [False, False, True]
+    await journal.close()
+
+
+# --- expiry
+
+
+async def test_what_holds_expiry_back() -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    subscription = CreateSubscription(
+        name="s", subscription_id=lake.identities.uuid4(), lease_millis=3_600_000, next_version=2
+    )
+    await lake.commit(journal, subscription)
+    job = AdvancePipeline(
+        name="p", job="j", expected_transaction_id="", pinned_version=3, state="running",
+        inputs={"a.t": InputPosition(table_id=lake.identities.uuid4(), version=3)},
+    )  # fmt: skip
+    await lake.commit(journal, job)
+    for number in range(8):
+        lake.clock.millis += HOUR_MILLIS // 4
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    head = journal.head.version
+    plan = [
+        step async for step in journal.expire(ExpiryRules(keep_versions=3, older_than_millis=0), dry_run=True)
+    ]
+    assert len(plan) == 1
+    assert (plan[0].wanted, plan[0].oldest) == (head - 2, 3)  # the subscription ran out, the job holds
+    assert [(hold.kind, hold.name, hold.let_go) for hold in plan[0].holds] == [("pipeline", "p.j", False)]
+    lake.clock.millis -= 7 * HOUR_MILLIS // 4
+    held = (await expire(journal, keep=3)).holds
+    assert [(hold.kind, hold.version) for hold in held] == [("subscription", 1), ("pipeline", 3)]
+    lake.clock.millis += 7 * HOUR_MILLIS // 4
+    let_go = await expire(journal, keep=3, pipeline_hold_millis=HOUR_MILLIS)
+    assert [(hold.name, hold.let_go) for hold in let_go.holds] == [("p.j", True)]
+    assert let_go.oldest == let_go.wanted == head - 2
+    assert (await journal.info()).oldest_version == head - 2
+    await journal.close()
+
+
+async def test_expiry_goes_by_age_and_count() -> None:
+    lake = make_lake()
+    journal = await lake.create()
+    for number in range(20):
+        lake.clock.millis += HOUR_MILLIS
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    assert (await expire(journal, keep=1, older_than_millis=100 * HOUR_MILLIS)).expired == 0
+    assert (await expire(journal, keep=18, older_than_millis=0)).oldest == 3
+    # Version 15 was the head until 16 came, five hours less one ago.
+    found = await expire(journal, keep=1, older_than_millis=5 * HOUR_MILLIS)
+    assert found.oldest == 15
+    assert (await expire(journal, keep=1, older_than_millis=0)).oldest == 20  # the head stays
+    for keep, age in ((0, 0), (1, -1)):
+        await raises(InvalidInput, expire(journal, keep=keep, older_than_millis=age))
+    await raises(InvalidInput, collect(journal, age=-1))
+    await check(journal)
+    await journal.close()
+
+
+async def test_a_catalog_of_revision_1_neither_expires_nor_collects() -> None:
+    lake = make_lake()
+    journal = await lake.create(format_revision=1)
+    await raises(InvalidInput, expire(journal), kind="upgrade_needed")
+    await raises(InvalidInput, collect(journal), kind="upgrade_needed")
+    fence = FenceCollection(cutoff_millis=1)
+    await raises(InvalidInput, lake.commit(journal, fence), kind="upgrade_needed")
+    await journal.close()
+
+
+async def test_a_fence_in_the_future_is_refused() -> None:
+    lake = make_lake()
+    journal = await lake.create()
+    ahead = FenceCollection(cutoff_millis=lake.clock.millis + 2 * fmt.CLOCK_SKEW_MILLIS_MAX)
+    await raises(InvalidInput, lake.commit(journal, ahead), kind="clock_skew")
+    cutoff = lake.clock.millis
+    await lake.commit(journal, FenceCollection(cutoff_millis=cutoff))
+    definition = (await journal.info()).definition
+    assert definition.collected_before_millis == cutoff
+    await lake.commit(journal, FenceCollection(cutoff_millis=5))  # never goes down
+    assert (await journal.info()).definition == definition
+    await journal.close()
