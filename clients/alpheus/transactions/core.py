@@ -60,6 +60,7 @@ class TransactionCore(Reads):
         self._overlay: Overlay | None = None
         self._read: dict[Read, None] = {}  # in order, without repetitions
         self._base_sequences: dict[str, int] = {}  # by table id
+        self._past: dict[int, answers.At] = {}  # how to read the versions that were asked for
 
     # -- where it stands
 
@@ -101,8 +102,8 @@ class TransactionCore(Reads):
         """Pin the version, and open the transaction."""
         self._begin = version
         self._overlay = Overlay(
-            self._load_at,
-            self.session.page,
+            self.load_past,
+            self._page_past,
             self.session.keys,
             self.id,
             begin=version.version,
@@ -185,7 +186,13 @@ class TransactionCore(Reads):
             version = self.version + 1 - at.count
             if version >= 0:
                 at = version
-        return (await self.session.resolve(at)).version
+        found = await self.session.resolve(at)
+        self._past[found.version] = found.reference
+        return found.version
+
+    async def load_past(self, version: int, names: list[ObjectName]) -> Sequence[StoredObject | None]:
+        """Load objects at a version; at one that `past_version` found by a tag, also once it has expired."""
+        return (await self.session.load(self._past.get(version, version), names)).objects
 
     async def base_sequence(self, name: ObjectName, table: TableDef) -> int:
         """Return the newest sequence of the table that this transaction saw and did not write itself
@@ -195,7 +202,7 @@ class TransactionCore(Reads):
             for operation in reversed(self.operations):
                 if isinstance(operation, RenameObject) and operation.new_target == name:
                     name = operation.target
-            (stored,) = await self._load_at(self.version, [name])
+            (stored,) = await self.load_past(self.version, [name])
             begun = decode_definition(name.kind, stored.definition, stored.path) if stored else None
             same = isinstance(begun, TableDef) and begun.id == table.id
             found = begun.sequence if same and isinstance(begun, TableDef) else 0
@@ -266,5 +273,11 @@ class TransactionCore(Reads):
         contents = await storage.read_many([segment.path for segment in segments], size_max=size_max)
         return [contents[segment.path] for segment in segments]
 
-    async def _load_at(self, version: int, names: list[ObjectName]) -> Sequence[StoredObject | None]:
-        return (await self.session.load(version, names)).objects
+    async def _page_past(
+        self, at: answers.At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
+    ) -> Page:
+        if isinstance(at, int):
+            at = self._past.get(at, at)
+        return await self.session.page(
+            at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+        )

@@ -242,8 +242,7 @@ class UndropStep(Step):
     async def _find_at(self, tx: TransactionCore) -> tuple[Kind, int]:
         version = await tx.past_version(self._at)
         names = self._candidates()
-        loaded = await tx.session.load(version, names)
-        for name, stored in zip(names, loaded.objects, strict=True):
+        for name, stored in zip(names, await tx.load_past(version, names), strict=True):
             if stored is not None:
                 return name.kind, version
         raise NotFound(

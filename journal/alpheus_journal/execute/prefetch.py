@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import AlpheusError, InvalidInput
+from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.execute.execute import EXECUTE_RULES
 from alpheus_journal.execute.lifecycle import CHILDREN_MAX
 from alpheus_journal.format import Kind, ObjectName
@@ -313,18 +313,19 @@ async def _fetch_last_seen(
     top: Workspace,
     history: History,
 ) -> None:
-    """Fetch the counters that the tables had when they last existed under their names.
+    """Fetch the counters that the tables had when they last existed under their names, as far as versions are kept.
 
     Used where actions are not known. A trial outside a commit needs no more.
     """
     seen_at = await _last_seen_at(source, _id_of(source, top.past(version, source)), version, history)
-    last = await history.at(seen_at)
-    for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
-        part = returning[start : start + FETCHED_AT_ONCE_MAX]
-        for name, stored in zip(part, await last.load(part), strict=True):
-            definition = decode_readable(name, stored) if stored is not None else None
-            if isinstance(definition, TableDef):
-                base.add_counters(version, definition.id, Counters.of(definition))
+    with contextlib.suppress(Expired):
+        last = await history.at(seen_at)
+        for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
+            part = returning[start : start + FETCHED_AT_ONCE_MAX]
+            for name, stored in zip(part, await last.load(part), strict=True):
+                definition = decode_readable(name, stored) if stored is not None else None
+                if isinstance(definition, TableDef):
+                    base.add_counters(version, definition.id, Counters.of(definition))
 
 
 async def _last_seen_at(name: ObjectName, id: str, version: int, history: History) -> int:
@@ -335,7 +336,11 @@ async def _last_seen_at(name: ObjectName, id: str, version: int, history: Histor
     )  # the newest version lacks the object, or it could not be undropped
     while high - low > 1:
         middle = (low + high) // 2
-        (stored,) = await (await history.at(middle)).load([name])
+        try:
+            (stored,) = await (await history.at(middle)).load([name])
+        except Expired:
+            low = middle
+            continue
         if stored is not None and _id_of(name, stored) == id:
             low = middle
         else:

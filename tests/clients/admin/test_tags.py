@@ -189,6 +189,34 @@ def test_an_expired_version_is_read_by_its_tag(catalog: Catalog) -> None:
     assert catalog.tags.load("v2").version == tagged
 
 
+def test_what_an_expired_version_had_comes_back_by_its_tag(catalog: Catalog) -> None:
+    catalog.append("a.t", ROWS)
+    tagged = catalog.version()
+    before = catalog.read("a.t")
+    catalog.tags.create("v1")
+    catalog.overwrite("a.t", ROWS)
+    expire(catalog, catalog.version())
+    catalog.restore_table("a.t", at="v1")
+    assert catalog.read("a.t") == before
+    catalog.drop_table("a.t")
+    catalog.create_table("a.t", ROWS.schema)
+    expire(catalog, catalog.version())
+    catalog.undrop("a.t", at="v1", as_name="a.u")
+    assert catalog.read("a.u") == before
+    catalog.drop_table("a.u")
+    catalog.drop_namespace("a", cascade=True)
+    catalog.create_namespace("b")
+    expire(catalog, catalog.version())
+    with catalog.transaction() as tx:
+        tx.undrop("a", at="v1")
+        tx.append("a.t", ROWS)
+    assert catalog.read("a.t").num_rows == before.num_rows + ROWS.num_rows
+    catalog.restore_table("a.t", at="v1")
+    assert catalog.read("a.t") == before
+    with pytest.raises(Expired, match=f"tag v1 names version {tagged}"):
+        catalog.restore_table("a.t", at=tagged)
+
+
 def test_a_lease_on_an_expired_version(catalog: Catalog) -> None:
     """The lease is made of the tag's pin, and outlasts the tag."""
     tagged = catalog.version()
