@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
@@ -47,6 +47,8 @@ from alpheus.sync.portal import run
 from alpheus_journal.errors import (
     AlpheusError,
     Conflict,
+    Corrupt,
+    Expired,
     InvalidInput,
     OutcomeUnknown,
     Unavailable,
@@ -65,6 +67,10 @@ POLL_SECONDS = 0.2
 """The interval at which `serve` checks its `stop` event, if it has one."""
 LEASE_LOOK_SECONDS = 1.0
 """The interval at which a runner that waits for another runner's lease looks again."""
+IDLE_MOVE = timedelta(days=1)
+"""A job without work commits its position when the version after it is this old."""
+IDLE_LOOK = timedelta(hours=1)
+"""The interval at which the age of that version is looked at."""
 _UNDROPS = frozenset({"TABLE_UNDROP", "NAMESPACE_UNDROP"})
 
 
@@ -106,6 +112,7 @@ class Runner:
         self._inbox = Inbox()
         self._leases = Leases(lake.storage, pipeline.name, pipeline.lease, monotonic=monotonic)
         self._planner = Planner(self._catalog, pipeline, self._jobs, now)
+        self._idle_looks: dict[str, datetime] = {}  # when the age of each idle job's position was looked at
 
     # -- once
 
@@ -343,7 +350,8 @@ class Runner:
                 )  # includes rows that arrived after the check in `run`
             work = self._planner.find_work(tx, reader, job, stored, full)
             if isinstance(work, Idle):
-                tx.abandon()
+                if not self._move_idle(tx, job, stored):
+                    tx.abandon()
                 tries.retry_in = work.seconds
                 return RunResult(job=job.name, state="nothing", pinned=tx.version, error=work.reason)
             lease = self._leases.take(job.name)
@@ -354,6 +362,26 @@ class Runner:
                 return self._call(tx, job, work, tries)
             finally:
                 lease.end()
+
+    def _move_idle(self, tx: Transaction, job: Job, stored: StoredJob | None) -> bool:
+        """Commit the position of a job that has had no work for a day, so that the log behind it can expire. Return
+        whether a commit was needed."""
+        positions = self._planner.idle_positions(job, stored, tx.version)
+        looked_at = self._idle_looks.get(job.name)
+        if positions is None or (looked_at is not None and self._now() - looked_at < IDLE_LOOK):
+            return False
+        self._idle_looks[job.name] = self._now()
+        assert stored is not None
+        oldest = min(position.version for position in stored.inputs.values())
+        try:
+            waits_since = self._catalog.at(oldest + 1).info.created_at
+        except (Expired, Corrupt):
+            return False
+        if self._now() - waits_since < IDLE_MOVE:
+            return False
+        self._advance(tx, job, stored, stored.pinned_version, positions, declaration=stored.declaration)
+        self._commit(tx)
+        return True
 
     def _call(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> RunResult:
         """Call the job's function with its work. Commit what it wrote together with the new position."""

@@ -527,6 +527,20 @@ class Planner:
                 found[key].extend(changes)
                 yield version
 
+    def idle_positions(
+        self, job: Job, stored: StoredJob | None, version: int
+    ) -> dict[str, InputPosition] | None:
+        """Return the job's positions, moved to a version up to which its inputs are known to hold no changes. None when
+        that is not known, or moves nothing."""
+        mark = self._idle_mark(job, stored)
+        if stored is None or mark.version != version:
+            return None
+        moved = {
+            key: msgspec.structs.replace(position, version=version) if key in mark.trails else position
+            for key, position in stored.inputs.items()
+        }
+        return moved if moved != stored.inputs else None
+
     def _idle_mark(self, job: Job, stored: StoredJob | None) -> _IdleMark:
         """Return up to which version this process knows that the job has no work; version -1 means not known."""
         found = self._idle.get(job.name)

@@ -278,6 +278,4 @@ class TransactionCore(Reads):
     ) -> Page:
         if isinstance(at, int):
             at = self._past.get(at, at)
-        return await self.session.page(
-            at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
-        )
+        return await self.session.page(at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after)

@@ -6,12 +6,14 @@ actors (loaders, rivals, crashes, lost replies, outages, people) act at the mome
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +38,8 @@ from alpheus.feed.trail import TableTrail
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, runner, table, work
 from alpheus.pipeline.inbox import Inbox
 from alpheus_journal.model.definitions import InputPosition
+from alpheus_journal.storage.memory import MemoryStorage
+from alpheus_journal.testing import Lake
 
 __all__ = ["catalog"]
 
@@ -93,6 +97,32 @@ def test_an_idle_job_reads_each_version_of_the_log_once(
     assert states(driver.run()) == ["committed"]
     assert asked == [(position, first), (first, second), (second, second + 1)]
     assert stored(catalog, "mart.log") == [(3, 1)]
+
+
+def test_an_idle_job_moves_its_position_once_a_day(catalog: alpheus.Catalog) -> None:
+    """So the log behind it can expire, and its rows are still worked in once."""
+    now = [datetime.now(UTC)]
+    rows: list[Row] = []
+    pipeline = copying(lambda run: rows.extend(run.rows("orders")))
+    driver = runner_of(PlainLake(catalog), pipeline, now=lambda: now[0])
+    catalog.append("sales.orders", arrow([(1, 1)]))
+    driver.run()
+    for number in range(3):
+        catalog.append("sales.lines", arrow([(number, 1)]))
+    head = catalog.version()
+    assert states(driver.run()) == ["nothing"]
+    assert catalog.version() == head
+    now[0] += timedelta(days=1, hours=1)
+    assert states(driver.run()) == states(driver.run()) == ["nothing"]
+    assert catalog.version() == head + 1
+    (job,) = catalog.load_pipeline("mart").jobs.values()
+    assert job.inputs["orders"].version == head
+    asyncio.run(Lake(MemoryStorage.named("runner")).expire(below=head))
+    fresh = runner_of(PlainLake(catalog), pipeline, now=lambda: now[0])
+    assert states(fresh.run()) == ["nothing"]
+    catalog.append("sales.orders", arrow([(2, 1)]))
+    assert states(fresh.run()) == ["committed"]
+    assert rows == [(1, 1), (2, 1)]
 
 
 def test_a_position_that_others_moved_back_is_believed(catalog: alpheus.Catalog) -> None:
