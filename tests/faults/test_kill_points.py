@@ -28,7 +28,9 @@ ROOT = DRIVER.parents[3]
 
 COPIES = [name for name in POINTS if name.startswith(("lease.", "pin."))]
 """Failpoints of copies of roots, tested in test_lease_faults.py and test_pins.py."""
-ELSEWHERE = {*UPKEEP, *COPIES}
+LIFE_CYCLE = [name for name in POINTS if name.startswith(("expiry.", "collect."))]
+"""Failpoints of expiry and collection, tested in test_collection_kills.py."""
+ELSEWHERE = {*UPKEEP, *COPIES, *LIFE_CYCLE}
 LIBRARY = [name for name in POINTS if not name.startswith(("writer.", "watch.")) and name not in ELSEWHERE]
 DAEMON = [name for name in POINTS if name.startswith(("writer.", "watch."))]
 DAEMON_TOO = ["commit.root_answered", "hint.put"]
