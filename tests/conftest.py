@@ -137,6 +137,13 @@ def lane_count() -> Callable[[int, int], int]:
     return lambda small, full: full if FULL else small
 
 
+@pytest.fixture
+def only_slow(lane_count: Callable[[int, int], int]) -> None:
+    """Skip a test in short runs: other tests of its file run the same code."""
+    if not lane_count(0, 1):
+        pytest.skip("only in make slow")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Yield a real Spark session, one for all tests: its start takes about ten seconds.

@@ -447,7 +447,11 @@ def test_both_dialects_are_frozen() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_catalog_says_what_it_said(name: str, own_goldens: Any) -> None:
+def test_a_catalog_says_what_it_said(
+    name: str, own_goldens: Any, lane_count: Callable[[int, int], int]
+) -> None:
+    if name.endswith("32") and not lane_count(0, 1):
+        pytest.skip("make slow LANE=own_rows")
     golden: Golden = own_goldens[name]
     found = Reading(golden.root).said()
     assert found.keys() == golden.expected.keys()

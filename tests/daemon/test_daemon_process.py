@@ -190,7 +190,7 @@ async def test_signals_under_load_lose_nothing_acknowledged(
     start: Start, number: signal.Signals, lane_count: Callable[[int, int], int]
 ) -> None:
     load = Load()
-    for _ in range(lane_count(2, 50)):
+    for _ in range(lane_count(1, 50)):
         process = start("--create")
         async with stub_of(process.address()) as stub:
             tasks = [asyncio.create_task(load.run(stub)) for _ in range(16)]
@@ -251,7 +251,7 @@ async def collect(call: Any, versions: list[int]) -> None:
 
 
 async def test_subscribers_that_read_nothing(start: Start, lane_count: Callable[[int, int], int]) -> None:
-    subscribers, versions = 20, lane_count(500, 5000)
+    subscribers, versions = lane_count(8, 20), lane_count(500, 5000)
     limits = ("--subscriber-write-timeout-seconds", "1", "--subscribers-max", str(subscribers + 1))
     process = start("--create", *limits)
     address = process.address()

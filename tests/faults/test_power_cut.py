@@ -482,7 +482,7 @@ Mix = Callable[[Machine, int], Awaitable[None]]
 MIXES: dict[str, tuple[Mix, int, int]] = {
     "creating": (creating, 1, 1),
     "lone_commits": (lone_commits, 4, 20),
-    "groups": (groups, 2, 3),
+    "groups": (groups, 1, 3),
     "hints": (hints, 3, 20),
     "expiring": (expiring, 3, 15),
     "puts_and_deletes": (puts_and_deletes, 3, 20),
@@ -519,7 +519,7 @@ async def test_every_power_cut_with_one_sync_of_all(name: str, lane_count: Calla
 
 
 async def test_every_power_cut_of_two_writers(lane_count: Callable[[int, int], int]) -> None:
-    stride = lane_count(9, 1)
+    stride = lane_count(13, 1)
     step = survivors = 0
     while True:
         machine = Machine(FakeFileSystem())

@@ -58,11 +58,19 @@ PLANTS = {
 }  # fmt: skip
 
 
-def test_gates_that_are_broken_on_purpose_are_found(tmp_path: Path) -> None:
-    done = fuzz("--prove", "--seed", "3", "--out", tmp_path)
+LONG_TO_FIND = ("hang", "definition_cap", "column_ids")
+"""The plants that take ten seconds or more to find. A short run leaves them out."""
+
+
+def test_gates_that_are_broken_on_purpose_are_found(
+    tmp_path: Path, lane_count: Callable[[int, int], int]
+) -> None:
+    passed_over = () if lane_count(0, 1) else LONG_TO_FIND
+    left_out = [word for name in passed_over for word in ("--pass-over", name)]
+    done = fuzz("--prove", "--seed", "3", "--out", tmp_path, *left_out)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
     for plant in (plant for plants in PLANTS.values() for plant in plants):
-        assert f"plant {plant}: found" in done.stdout
+        assert (f"plant {plant}: found" in done.stdout) == (plant not in passed_over)
     # The failing input is kept, and the file alone shows the fault again. The intact gate accepts or refuses the input.
     (kept,) = (tmp_path / "pointers").iterdir()
     assert fuzz("--plant", "pointers", "--replay", "node", kept).returncode == 1
@@ -76,7 +84,7 @@ def test_inputs_are_the_same_in_every_process(tmp_path: Path) -> None:
             "import sys, hashlib; sys.path.insert(0, sys.argv[1]); import fuzz_run as f\n"
             "d = hashlib.sha256()\n"
             "for t in f.TARGETS.values():\n"
-            "    for i in range(20): d.update(f.make(t, 5, i))\n"
+            "    for i in range(8): d.update(f.make(t, 5, i))\n"
             "print(d.hexdigest())"
         )
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -113,5 +121,5 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert sorted(progress.read_text().splitlines()[1:]) == sorted(lines[1:])
     # Results of other code do not count.
     progress.write_text("\n".join(["other", *lines[1:]]) + "\n")
-    fuzz(*arguments)
+    fuzz(*arguments, "--count", "1")
     assert progress.read_text().splitlines()[0] == lines[0]

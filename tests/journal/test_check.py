@@ -114,7 +114,7 @@ async def test_an_undamaged_catalog(digits: int) -> None:
         assert found[0].versions == max(0, min(summary.versions, summary.versions - after - 1))
 
 
-async def test_every_missing_or_truncated_file_is_named() -> None:
+async def test_every_missing_or_truncated_file_is_named(lane_count: Callable[[int, int], int]) -> None:
     lake = await small_catalog()
     journal = await lake.open()
     oldest, newest = (fmt.version_file(version, 32) for version in (0, journal.head.version))
@@ -122,7 +122,7 @@ async def test_every_missing_or_truncated_file_is_named() -> None:
     for path, info in (await listed(lake.storage, "")).items():
         if path in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
             continue
-        for size in (None, 0, 1, info.size // 2, info.size - 1):
+        for size in (None, info.size - 1, info.size // 2, 1, 0)[: lane_count(2, 5)]:
             storage = await copy_of(lake.storage)
             if size is None:
                 await storage.delete(path)
@@ -151,7 +151,7 @@ async def test_every_bit_flip_is_named_or_changes_nothing(lane_count: Callable[[
         if path in (fmt.LATEST_HINT, fmt.OLDEST_HINT) or path.startswith("data/"):
             continue  # hints may be wrong, and only the size of data files is known
         data = await lake.storage.read(path, size_max=1 << 30)
-        for _ in range(min(info.size, lane_count(3, 400))):
+        for _ in range(min(info.size, lane_count(2, 400))):
             position, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
             storage = await copy_of(lake.storage)
             flipped = data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :]
@@ -223,7 +223,7 @@ async def test_reading_a_damaged_catalog_raises_only_our_errors(
     rng = random.Random(1)
     paths = sorted(path for path in await listed(lake.storage, ""))
     errors = 0
-    for _ in range(lane_count(80, 5000)):
+    for _ in range(lane_count(50, 5000)):
         storage = await copy_of(lake.storage)
         for path in rng.sample(paths, 2):
             data = bytearray(await storage.read(path, size_max=1 << 30))

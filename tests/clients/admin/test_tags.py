@@ -24,8 +24,20 @@ from alpheus_journal.testing import Lake
 ROWS = pa.table({"id": [1, 2]})
 
 
+BY_DAEMON = {
+    "test_a_tag_reads_as_its_version_was",
+    "test_an_expired_version_is_read_by_its_tag",
+    "test_commands",
+}
+"""Tests that run over a daemon in every run. Others do so in slow runs: all client code but the commit is shared."""
+
+
 @pytest.fixture(params=["direct", "remote"])
-def catalog(request: pytest.FixtureRequest, lake_by: Callable[..., str]) -> Iterator[Catalog]:
+def catalog(
+    request: pytest.FixtureRequest, lake_by: Callable[..., str], lane_count: Callable[[int, int], int]
+) -> Iterator[Catalog]:
+    if request.param == "remote" and request.function.__name__ not in BY_DAEMON and not lane_count(0, 1):
+        pytest.skip("make slow LANE=tags")
     with alpheus.connect(lake_by(request.param), create=True) as opened:
         opened.create_namespace("a")
         opened.create_table("a.t", ROWS)

@@ -425,7 +425,8 @@ def pipelines(lake: SparkCatalog, table: str) -> None:
 # --- the table -------------------------------------------------------------------------------------
 
 
-LONG_IN_SPARK = {"spark_streams", "spark_together"}
+LONG_IN_SPARK = {"spark_streams", "spark_together", "spark_overwritten", "pipelines"}
+"""A short run tries these over storage alone."""
 
 
 @pytest.mark.parametrize(

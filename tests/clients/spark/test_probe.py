@@ -101,6 +101,7 @@ def leave(place: Place) -> Place:
     return place[0], {**(place[1] or {}), "endpoint_override": "127.0.0.1:9"}, place[2]
 
 
+@pytest.mark.usefixtures("only_slow")  # the first write meets the same endpoint
 def test_an_endpoint_that_workers_do_not_reach_is_told(
     spark: SparkSession, bucket: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 import alpheus
 from alpheus.errors import Expired, NotFound
-from alpheus.feed import log
+from alpheus.feed import log, stream
 from alpheus.spark.streams.source import AlpheusSource
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -93,6 +93,13 @@ class Spark41:
                 yield from found["id"].to_pylist()
             else:
                 yield found[6]
+
+
+@pytest.fixture(autouse=True)
+def hold_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a source that has nothing new answer soon: nobody commits while it waits here."""
+    wait = stream._Watch.wait
+    monkeypatch.setattr(stream._Watch, "wait", lambda watch, seconds: wait(watch, seconds / 25))
 
 
 @pytest.mark.parametrize("way", get_args(Way))

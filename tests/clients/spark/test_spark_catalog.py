@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -189,9 +189,11 @@ NULLS = {
 }
 
 
-def test_a_null_in_a_required_nested_column_is_refused(lake: SparkCatalog, spark: SparkSession) -> None:
+def test_a_null_in_a_required_nested_column_is_refused(
+    lake: SparkCatalog, spark: SparkSession, lane_count: Callable[[int, int], int]
+) -> None:
     """The error names the path, and nothing is committed. NULL parents and empty lists are accepted from frames that
-    allow NULL everywhere."""
+    allow NULL everywhere. A short run has a list in a struct and a map."""
     lake.catalog.create_table("sales.nested", REQUIRED)
     good = spark.sql(
         "SELECT IF(id > 0, named_struct('q', CAST(id AS INT)), NULL) AS st, IF(id > 1, array(named_struct('q', 'a'),"
@@ -201,9 +203,9 @@ def test_a_null_in_a_required_nested_column_is_refused(lake: SparkCatalog, spark
     lake.append("sales.nested", good)
     assert sorted(map(str, lake.read("sales.nested").collect())) == sorted(map(str, good.collect()))
     head = lake.catalog.version()
-    for path, column in NULLS.items():
+    for path in NULLS if lane_count(0, 1) else ("l.element.q", "m.value"):
         with pytest.raises(InvalidInput) as caught:
-            lake.append("sales.nested", spark.sql(f"SELECT {column}"))
+            lake.append("sales.nested", spark.sql(f"SELECT {NULLS[path]}"))
         assert caught.value.message == f"column '{path}' is required, but holds NULL"
         assert caught.value.kind == "bad_data"
     assert lake.catalog.version() == head

@@ -60,8 +60,12 @@ def files_below(url: str) -> list[str]:
     return found
 
 
-def test_each_verb_over_a_data_root(lake: SparkCatalog, places: tuple[str, str], tmp_path: Path) -> None:
+def test_each_verb_over_a_data_root(
+    lake: SparkCatalog, places: tuple[str, str], tmp_path: Path, lane_count: Callable[[int, int], int]
+) -> None:
+    """A short run has no stream and no verb that takes the way of another one to the data root."""
     spark = lake.spark
+    has_all = bool(lane_count(0, 1))
 
     def frame(*values: int) -> object:
         return spark.createDataFrame([(value, str(value)) for value in values], COLUMNS)
@@ -70,10 +74,12 @@ def test_each_verb_over_a_data_root(lake: SparkCatalog, places: tuple[str, str],
     begin = lake.catalog.version()
     lake.append("a.t", frame(4, 5))
     lake.delete("a.t", "id = 1")
-    lake.update("a.t", {"text": "'x'"}, "id = 2", mode="rewrite")
+    if has_all:
+        lake.update("a.t", {"text": "'x'"}, "id = 2", mode="rewrite")
     lake.merge("a.t", frame(5, 6), on="id")
-    assert ids(lake) == [2, 3, 4, 5, 6]
-    assert lake.read("a.t", where="id = 2").collect()[0]["text"] == "x"
+    if has_all:
+        assert ids(lake) == [2, 3, 4, 5, 6]
+        assert lake.read("a.t", where="id = 2").collect()[0]["text"] == "x"
     changes = lake.changes("a.t", begin, lake.catalog.version())
     assert changes.where("_change_type = 'insert'").count() >= 3
     lake.compact("a.t")
@@ -81,10 +87,11 @@ def test_each_verb_over_a_data_root(lake: SparkCatalog, places: tuple[str, str],
     assert sorted(row["id"] for row in lake.at(begin).read("a.t").collect()) == [1, 2, 3]
     source = spark.read.format("alpheus").options(**lake.source_options()).option("table", "a.t").load()
     assert sorted(row["id"] for row in source.collect()) == [2, 3, 4, 5, 6]
-    lake.create_table("a.copy", COLUMNS)
-    query = lake.write_stream("a.copy", lake.stream("a.t"), f"{tmp_path}/c", {"availableNow": True})
-    query.awaitTermination()
-    assert ids(lake, "a.copy") == [2, 3, 4, 5, 6]
+    if has_all:
+        lake.create_table("a.copy", COLUMNS)
+        query = lake.write_stream("a.copy", lake.stream("a.t"), f"{tmp_path}/c", {"availableNow": True})
+        query.awaitTermination()
+        assert ids(lake, "a.copy") == [2, 3, 4, 5, 6]
     sink = frame(7).write.format("alpheus").options(**lake.source_options())  # type: ignore[attr-defined]
     sink.option("table", "a.t").mode("append").save()
     assert ids(lake) == [2, 3, 4, 5, 6, 7]

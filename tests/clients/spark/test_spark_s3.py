@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -27,6 +27,7 @@ from alpheus_journal.storage import open_storage
 pytestmark = [*SPARK_MARKS, pytest.mark.slow]  # so that `make slow LANE=spark_s3` has these tests, too
 
 ROWS = 200
+LANE = "make slow LANE=spark_s3"
 
 
 @pytest.fixture
@@ -57,29 +58,30 @@ def rows_of(lake: SparkCatalog, name: str = "s.t") -> list[dict[str, Any]]:
     return mine
 
 
-def test_each_verb(lake: SparkCatalog) -> None:
-    """Each verb does on S3 what it does on a local disk."""
+def test_each_verb(lake: SparkCatalog, lane_count: Callable[[int, int], int]) -> None:
+    """Each verb does on S3 what it does on a local disk. A short run looks at the rows after every other verb."""
     spark = lake.spark
     lake.create_table("s.t", frame(spark), partition_by=["k"], sort_by=["id desc"])
     model = {row["id"]: row["k"] for row in rows_of(lake)}
     assert len(model) == ROWS
 
-    def same() -> None:
-        assert {row["id"]: row["k"] for row in rows_of(lake)} == model
+    def same(*, always: bool = True) -> None:
+        if always or lane_count(0, 1):
+            assert {row["id"]: row["k"] for row in rows_of(lake)} == model
 
     lake.append("s.t", frame(spark, ROWS, ROWS + 20))
     model |= {row["id"]: row["k"] for row in frame(spark, ROWS, ROWS + 20).collect()}
-    same()
+    same(always=False)
     lake.delete("s.t", "id < 5")
     lake.delete("s.t", "id BETWEEN 5 AND 9", mode="rewrite")
     model = {key: value for key, value in model.items() if key > 9}
     same()
     lake.update("s.t", {"k": "'new'"}, "id = 12")
     model[12] = "new"
-    same()
+    same(always=False)
     lake.merge("s.t", spark.createDataFrame([(13, "m"), (900, "m")], "id BIGINT, k STRING"), on="id")
     model |= {13: "m", 900: "m"}
-    same()
+    same(always=False)
     lake.overwrite("s.t", spark.createDataFrame([(901, "m")], "id BIGINT, k STRING"), where="id >= 900")
     del model[900]
     model[901] = "m"
@@ -104,14 +106,15 @@ def test_a_table_is_planned_without_a_listing(lake: SparkCatalog, monkeypatch: p
         return await part(storage, path, **where)
 
     monkeypatch.setattr(type(lake.storage), "read_part", read_part)
-    for _ in range(3):
+    for _ in range(2):
         lake.append("s.t", frame(spark).repartition(8))
     df = lake.read("s.t")
-    assert len(df.inputFiles()) > 20
+    assert len(df.inputFiles()) > 10
     assert len(asked) <= 1
-    assert df.count() == 4 * ROWS
+    assert df.count() == 3 * ROWS
 
 
+@pytest.mark.usefixtures("only_slow")  # test_spark_foreign_writes has all statements, over a disk
 def test_no_statement_writes_into_a_frame(lake: SparkCatalog) -> None:
     spark = lake.spark
     lake.create_table("s.t", frame(spark).select("id"))
@@ -132,9 +135,17 @@ def test_no_statement_writes_into_a_frame(lake: SparkCatalog) -> None:
     ],
     ids=["usual", "unmanaged", "no cache"],
 )
-def test_a_lost_file_is_named(lake: SparkCatalog, s3_server: S3Server, setting: str, value: str) -> None:
+def test_a_lost_file_is_named(
+    lake: SparkCatalog,
+    s3_server: S3Server,
+    setting: str,
+    value: str,
+    lane_count: Callable[[int, int], int],
+) -> None:
     """A file that the store lost is an error that names the file. It never means fewer rows, whatever the session keeps
     of listings."""
+    if "filesource" in setting.lower() and not lane_count(0, 1):
+        pytest.skip(LANE)
     before = lake.spark.conf.get(setting)
     lake.spark.conf.set(setting, value)
     try:
@@ -169,8 +180,12 @@ def lose_a_file(lake: SparkCatalog, s3_server: S3Server) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 40_000], ids=["shorter", "longer"])
-def test_a_file_of_another_size_is_not_read(lake: SparkCatalog, s3_server: S3Server, rows: int) -> None:
+def test_a_file_of_another_size_is_not_read(
+    lake: SparkCatalog, s3_server: S3Server, rows: int, lane_count: Callable[[int, int], int]
+) -> None:
     """A read fails when another program stored a file at the path. Its rows never come as the table's."""
+    if rows == 1 and not lane_count(0, 1):
+        pytest.skip(LANE)
     lake.create_table("s.t", frame(lake.spark))
     table = lake.catalog.load_table("s.t").definition
     [first, *_] = lake.lists.of(table.id, table.segments)

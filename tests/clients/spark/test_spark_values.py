@@ -273,6 +273,7 @@ def test_lists_and_maps_of_nothing_but_nulls(two_ways: list[SparkCatalog]) -> No
 # --- what Spark can get wrong ----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("only_slow")
 def test_frames_made_from_one_read_do_not_share_filters(lake: SparkCatalog, spark: SparkSession) -> None:
     """Frames that are made from one read do not share filters.
 

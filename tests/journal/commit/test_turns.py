@@ -78,6 +78,8 @@ def _one(*, is_one_request: bool) -> tuple[SimulatedLoop, Contention]:
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_all_at_full_rate_have_their_share(processes: int, lane_count: Callable[[int, int], int]) -> None:
+    if processes == 4 and not lane_count(0, 1):
+        pytest.skip("make slow LANE=full_rate")
     for seed in range(lane_count(1, 20)):
         fleet = Fleet(seed, [0.02] * processes)
         fleet.run([0.0] * processes)
