@@ -25,6 +25,7 @@ from alpheus_journal.storage import each_of
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tree.node import Node, decode_node
 from alpheus_journal.tree.reader import Reader
+from alpheus_journal.workspace.context import OFFLOADED_SIZE_BYTES_MIN
 
 READ_AT_ONCE = 32
 ROOTS_AT_ONCE = 16
@@ -252,8 +253,13 @@ class Reach:
                 hint="restore the file from a copy",
             ) from error
         for segment, table_id, root in batch:
-            paths = await asyncio.to_thread(_list_files, segment, stored[segment.path], table_id)
+            data = stored[segment.path]
+            if len(data) < OFFLOADED_SIZE_BYTES_MIN:
+                paths = _list_files(segment, data, table_id)
+            else:
+                paths = await asyncio.to_thread(_list_files, segment, data, table_id)
             self._candidates.keep(paths, self._by, root)
+        await asyncio.sleep(0)
 
 
 def _list_files(segment: Segment, data: bytes, table_id: str) -> list[str]:
