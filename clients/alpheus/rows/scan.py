@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from alpheus.rows.file_reader import PARALLEL_READS_MAX, FileReader, ListedFile,
 from alpheus.rows.merge_sorted import Merge, ThreadedMerge
 from alpheus.rows.partition_sort import Order
 from alpheus.rows.plan import Plan, PlannedFile, SkippedFile, plan
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, TableDef
 from alpheus_journal.predicate import Predicate
 from alpheus_journal.storage import Storage, each_of
@@ -74,12 +75,25 @@ def scan_of(
     limit: int | None = None,
     version: int = 0,
     name: str = "",
+    verify: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncScan:
     """Plan a scan of a table's files. `name` is the table's name for errors, and `limit` the largest number of rows.
-    Raises InvalidInput: `bad_argument` for columns that do not exist, and `bad_predicate`."""
+    `verify` raises Expired if the version has expired; it is asked when a file cannot be read. Raises InvalidInput:
+    `bad_argument` for columns that do not exist, and `bad_predicate`."""
     wanted = choose_columns(table, columns)
     planned = plan(table, [(one.file, one.sequence) for one in files], predicate_of(where, table.columns))
-    return AsyncScan(storage, planned, wanted, version, files, name, limit)
+    return AsyncScan(storage, planned, wanted, version, files, name, limit, verify)
+
+
+@contextlib.asynccontextmanager
+async def expired_instead(verify: Callable[[], Awaitable[object]] | None) -> AsyncIterator[None]:
+    """Raise Expired instead of Corrupt where `verify` finds that the version has expired: its files may be gone."""
+    try:
+        yield
+    except Corrupt:
+        if verify is not None:
+            await verify()
+        raise
 
 
 class AsyncScan(Shown):
@@ -98,8 +112,10 @@ class AsyncScan(Shown):
         listed: Sequence[ListedFile] = (),
         name: str = "",
         limit: int | None = None,
+        verify: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._storage = storage
+        self._verify = verify
         self._limit = limit
         self._listed = listed
         self._name = name
@@ -246,10 +262,12 @@ class AsyncScan(Shown):
         """Raise Corrupt (`corrupt_manifest`) for a file on a local disk that is not the one that was committed; see
         `file_reader.check_on_disk`."""
         planned = [planned.file for planned in self.plan.files]
-        await asyncio.to_thread(check_on_disk, self._storage, planned, self._listed, self._name)
+        async with expired_instead(self._verify):
+            await asyncio.to_thread(check_on_disk, self._storage, planned, self._listed, self._name)
 
     async def _data(self, planned: PlannedFile) -> bytes:
-        return await read_data_file(self._storage, planned.file, self._listed, self._name)
+        async with expired_instead(self._verify):
+            return await read_data_file(self._storage, planned.file, self._listed, self._name)
 
     async def _stored(self, planned: PlannedFile) -> tuple[PlannedFile, bytes]:
         return planned, await self._data(planned)
@@ -288,6 +306,7 @@ class OrderedScan(AsyncScan):
             scan._listed,
             scan._name,
             scan._limit,
+            scan._verify,
         )
         Order(scan.plan.table)
 

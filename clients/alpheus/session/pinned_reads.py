@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pyarrow as pa
 
 from alpheus.rows.file_reader import list_files
-from alpheus.rows.scan import AsyncScan, Where, check_row_limit, scan_of
+from alpheus.rows.scan import AsyncScan, Where, check_row_limit, expired_instead, scan_of
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.session.reads import Reads
 from alpheus.session.session import Session
@@ -48,7 +48,21 @@ class PinnedReads(Reads):
         batch, counts them, or shows which files are pruned, and why."""
         key = parse_name(Kind.TABLE, name)
         version, table = await self._table_at(key)
-        return await scan_table(self._session, key, table, version, where, columns, limit, hold=self._hold())
+        return await scan_table(
+            self._session,
+            key,
+            table,
+            version,
+            where,
+            columns,
+            limit,
+            hold=self._hold(),
+            verify=self._verifier(),
+        )
+
+    def _verifier(self) -> Callable[[], Awaitable[object]] | None:
+        """Return what raises Expired once the version has expired and its files may be gone."""
+        return None
 
     def _hold(self) -> Callable[[Storage], Storage] | None:
         """Return what makes of a storage the one from which rows are read; see `scan_table`."""
@@ -65,26 +79,31 @@ async def scan_table(
     limit: int | None = None,
     unstored: Callable[[str], bytes | None] | None = None,
     hold: Callable[[Storage], Storage] | None = None,
+    verify: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncScan:
     """Plan to read the rows of the table that `table` defines. Raises Corrupt (`corrupt_manifest`) for a file on a
     local disk that is not the one that was committed.
 
     - `unstored`: see `list_files`.
     - `hold`: makes of a storage the one from which rows are read, as the holder of a lease reads it.
+    - `verify`: see `scan_of`.
     """
     check_row_limit(limit)
     storage = await session.data_storage(table)
     if hold is not None:
         storage = hold(storage)
+    async with expired_instead(verify):
+        files = await list_files(storage, table, unstored)
     scan = scan_of(
         storage,
         table,
-        await list_files(storage, table, unstored),
+        files,
         where=where,
         columns=None if columns is None else words("columns", columns),
         limit=limit,
         version=version,
         name=name.full_name,
+        verify=verify,
     )
     await scan.check_on_disk()
     return scan

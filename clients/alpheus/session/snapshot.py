@@ -100,6 +100,11 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
                 self._has_expired = True
         return await copied(lease)
 
+    def _verifier(self) -> Callable[[], Awaitable[object]] | None:
+        if self._lease is not None or not isinstance(self._reference, int):
+            return None  # the lease, or the pin of a tag, keeps the files
+        return lambda: self._session.resolve(self._reference)
+
     def _hold(self) -> Callable[[Storage], Storage] | None:
         return None if self._lease is None else self._lease.hold
 

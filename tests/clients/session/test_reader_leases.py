@@ -579,3 +579,26 @@ def test_leases_as_they_are_listed(catalog: Catalog) -> None:
         assert [one["version"] for one in listing] == [-1, 3, 4]
         assert {path.stem for path in lease_files(str(folder))} == {one.id for one in found}
     assert torn.stem in run("--output", "json", "check", status=1)
+
+
+@both_ways
+def test_a_reader_without_a_lease_hears_that_its_version_has_expired(catalog: Catalog) -> None:
+    """Not that the catalog is damaged, when its files are gone."""
+    catalog.append("a.t", pa.table({"id": [7]}))
+    version = catalog.version()
+    snapshot = catalog.at(version)
+    scan = snapshot.scan("a.t")
+    catalog.overwrite("a.t", pa.table({"id": [8]}))
+    catalog.create_namespace("z")
+    folder = Path(folder_of(catalog))
+    for path in folder.glob("data/*/*/*/*.parquet"):
+        path.unlink()
+    with pytest.raises(Corrupt):  # nothing has expired
+        catalog.read("a.t", at=version)
+    expire(catalog, below=version + 1)
+    with pytest.raises(Expired, match=f"version {version}"):
+        scan.to_arrow()
+    with pytest.raises(Expired):
+        snapshot.read("a.t")
+    with pytest.raises(Corrupt):
+        catalog.read("a.t")
