@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable
 from functools import partial
 from itertools import pairwise
+from random import Random
 from typing import Any, NamedTuple, Protocol
 
 Request = tuple[Any, ...]
@@ -141,7 +142,8 @@ class Exploration:
         """Visit states until none is new, `states_max` are visited, or a violation is found.
 
         The search goes breadth first, so a trace is the shortest. With `deep` it continues from the states found
-        last, so it comes to late states although the bound is small. `traced` keeps the predecessor of each state;
+        last, in a random order that is always the same, so it comes to late states of all actors although the bound is
+        small. `traced` keeps the predecessor of each state;
         without it a violation has an empty trace.
         """
         state = self._number(self.world.start())
@@ -155,6 +157,7 @@ class Exploration:
         places = [*zip(range(len(self.machines)), self.shifts, steps, strict=True)]
         keyed = NODE_MASK << STORE_BITS
         equal, depth, violation = self.equal, 0, ""
+        order = Random(0)
         while frontier and len(visited) < states_max and not violation:
             following = []
             depth += 1
@@ -190,6 +193,7 @@ class Exploration:
                     break
             if deep:
                 del frontier[-DEEP_BATCH:]
+                order.shuffle(following)
                 frontier += following
             else:
                 frontier = following

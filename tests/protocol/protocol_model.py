@@ -4,11 +4,15 @@ Each protocol is one generator function that reads like the protocol in FORMAT.m
 store, and one atomic step. `protocol_explorer` runs every interleaving of the actors of a scenario. An actor that stops
 for ever needs no step of its own: the explorer visits every state in which the actor has not gone on.
 
-**Actors.** `write`: a writer, with a lease or without. `write_again`: one of two processes that run a block of work
-under one id. `save` and `resume`: a saved transaction and the process that resumes it. `expire`: keeps the head only.
-`tag`, `untag`, `restore` (which stands for rollback, undrop and revert, too). `read`: a reader with a lease. `collect`:
-a collector. All commits, fences included, go through `commit`. The store may lose the reply to a put, and may delay a
-put until later or for ever. A clock of few ticks gives files, pins and leases their ages.
+**Actors.** `write`: a writer. `write_again`: one of two processes that run a block of work under one id, or that save a
+transaction. `resume`: the process that resumes a saved transaction. `expire`: keeps the head only. `tag`, `untag`,
+`restore` (which stands for undrop, too), `restore_tag`. `read`: a reader with a lease. `collect`: a collector. All
+commits, fences included, go through `commit`. The store may lose the reply to a put, and may delay a put until later or
+for ever. A clock of few ticks gives files, pins, ids and leases their times.
+
+A writer with a lease is planned, and not built yet: so far a transaction that lasts longer than the minimum age is
+refused. The scenarios "long writer" show how it would work: the writer leaves its lease to collection, and each fence
+names the leases that have run out. All else is what FORMAT.md describes and the journal does.
 
 **Promises** (`Storage.check`, in every state):
 
@@ -23,46 +27,61 @@ A reader without a lease needs no actor: if it misses a file and the slot then s
 broken. Two more promises are checked in runs without interleaving, from every store that was reached (`settle`): a
 collection ends, and two collections leave no file, pin or lease that nothing reaches.
 
-**Unsafe changes** are names in `Rules.unsafe`. Each one changes the place in the code that tests for it. A scenario
-says which changes break a promise there, and which do no harm.
+**Changes** of the protocols are names in `Rules.unsafe`; ` + ` joins several. Each one changes the place in the code
+that tests for it. A scenario says which changes break a promise there, with the length of the shortest trace, and which
+do no harm. The mark before the fence is never needed: each scenario is safe without it. But it hides several mistakes,
+which are therefore tried without it, too.
 
 | Change | What is done instead |
 | --- | --- |
 | freed_slots | expiry deletes roots |
-| no_fence, fence_before_listing | the collector commits no fence, or commits it first |
-| one_round, two_rounds | the collector reads slots, pins and leases once or twice |
-| new_versions_ignored | a round counts as new only if it reaches a candidate that was not reached |
-| new_roots_ignored | the same, but a tombstone that was no version in the round before counts as new: no harm |
-| paged_listing | pins are listed one by one, the last first: no harm |
+| no_fence, fence_before_listing | the collector commits no fence, or commits it first, with an earlier cutoff |
+| listing_after_fence | it commits the fence first, and lists by the cutoff of that fence: no harm |
+| no_first_round | it marks after the fence only: no harm |
+| no_second_round | it marks before the fence only |
+| repeated_rounds | it marks until a round finds nothing new: no harm |
+| pins_before_slots | it lists young pins before it reads the slots |
+| later_pins_unread, young_pins_unread | after the fence it reads slots only; or it reads pins of tags only |
+| paged_listing | pins are listed in two pages, the last first: no harm |
 | oldest_trusted | the collector reads slots from `vn/oldest` on |
 | expiry_from_oldest | the expirer writes tombstones from `vn/oldest` on |
 | pin_check_by_oldest, lease_check_by_oldest | `vn/oldest` is read where the slot has to be read again |
 | pin_after_check | the slot is read again before the pin is written |
 | tag_not_checked | who pins by a tag does not look at the head again |
+| tag_of_begin | a restore looks for the tag at the begin version, and not at each version that it is tried on |
+| pinned_once | a restore pins for the begin version only |
+| read_before_pin | a restore uses what was read before its pin, although the slot has a tombstone by then |
 | unpin_before_commit, unpin_while_unknown | a restore drops its pin too early |
+| unpin_after_commit | a restore drops its pin when the outcome is known |
 | pin_name_reused | two processes give their pins one name |
 | reused_uploads | a writer crosses a fence with the nodes that it has uploaded |
 | tombstones_passed | a writer that meets a tombstone behind its begin version goes on from the head |
 | revision_1_writer | an old writer does not refuse the revision of the fence |
-| id_age_untested, pin_age_untested | a commit rests on an id or a pin of any age |
-| no_minimum_age | the collector takes files of any age |
-| age_past_minimum | an id or pin is good for the minimum age and a tick |
-| age_up_to_minimum | an id or pin is good for all of the minimum age: no harm |
-| age_by_file | the age of a file that was uploaded again counts, not that of the id |
+| id_untested, pin_untested | a commit rests on an id or a pin of any time |
+| cutoff_of_begin | a commit compares with the cutoff of its begin version only |
+| cutoff_of_met_fences | a commit compares with the cutoffs of fences above its begin version only |
+| cutoff_lowered | the cutoff of the last fence counts, not the highest one |
+| cutoff_included | the collector takes what is as old as the cutoff |
+| refused_at_cutoff | a commit refuses what is as old as the cutoff: no harm |
+| no_minimum_age | the collector takes files of any age, whatever the cutoff in its fence |
+| zero_minimum_age | the minimum age is 0, in the cutoff, too: no harm |
+| age_by_file | the time of a file that was uploaded again counts, not that of the id |
 | age_by_created_file | the same, but a file that exists is not uploaded again |
 | leases_unread | the collector does not read leases |
-| lease_untested | a commit does not test its lease or saved transaction |
+| lease_untested | a commit does not test its lease |
 | lease_time_untested, lease_name_untested | it tests only one of the two: its time, or what fences name |
+| lease_dropped | a writer drops its lease after the commit: harm only where nothing is marked before the fence |
 | renewal_untested | a writer that renews its lease too late goes on |
 | leases_end_at_once | the collector waits one time to live, not two: no harm while all read one clock |
 
-**Not in the model.** All read one exact clock; a mistake of a clock is what half of the minimum age and the second time
-to live of a lease are for. A tree is a set of files; a node is one file. Requests for a whole set of files (upload,
-listing, deletion) are one step each; pages of a listing are tried for pins only. A loser tries the next slot without a
-probe for the head first. Finding the head, and the first version kept, is one step. Actions name what they remove. One
-expirer keeps no more than the head, and nothing holds expiry back. Branches, exports and merges are not there; their
-pins are those of tags and restores. Conflicts are only those that the model needs. There is no repair, no checkpoint,
-no group of transactions, and no store that is put back.
+**Not in the model.** All read one exact clock; a mistake of a clock is what the 120 s of an id and the second time to
+live of a lease are for. So the time of an id is that of the first upload, and the times of data files are not compared.
+A tree is a set of files; a node is one file. Requests for a whole set of files (upload, listing, deletion) are one step
+each; pages of a listing are tried for pins only. A loser tries the next slot without a probe for the head first.
+Finding the head, and the first version kept, is one step. Actions name what they remove. One expirer keeps no more than
+the head, and nothing holds expiry back. Branches, exports and merges are not there; their pins are those of tags and
+restores. Conflicts are only those that the model needs. A saved transaction does not hold back expiry. There is no
+repair, no checkpoint, no group of transactions, and no store that is put back.
 """
 
 from __future__ import annotations
@@ -72,6 +91,8 @@ from typing import Any, NamedTuple
 from protocol_explorer import Program
 
 ABSENT = 0
+NEVER = 1000
+"""A time after all others."""
 
 
 class Root(NamedTuple):
@@ -90,6 +111,8 @@ class Root(NamedTuple):
     fence: bool = False
     disregarded: int = 0
     """Leases that this fence disregards."""
+    cutoff: int = 0
+    """`collected_before`: the highest cutoff of all fences in the history."""
 
 
 class Tombstone(NamedTuple):
@@ -133,7 +156,7 @@ class Store(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The bounds of a scenario, and at most one unsafe change of a protocol."""
+    """The bounds of a scenario, and the changes of a protocol."""
 
     unsafe: str = ""
     clock_max: int = 0
@@ -142,18 +165,14 @@ class Rules(NamedTuple):
     lease_time: int = 2
     nodes: int = 0
     """The files that are nodes: a commit replaces the node of the version below."""
-    pins_left: bool = False
-    """Whether restores leave their pin to collection instead of dropping it after the commit."""
+    leased: bool = False
+    """Whether there are leases. Collectors do not look for leases where there are none."""
     candidates: bool = False
     """Whether expirers write candidates."""
 
-    def is_young(self, born: int, clock: int) -> bool:
-        """Return whether a thing is younger than half the minimum age."""
-        if self.unsafe == "age_up_to_minimum":
-            return clock - born < self.age_min
-        if self.unsafe == "age_past_minimum":
-            return clock - born <= self.age_min
-        return 2 * (clock - born) < self.age_min
+    def has(self, change: str) -> bool:
+        """Return whether the protocol is changed in this way. ` + ` joins several changes."""
+        return bool(self.unsafe) and change in self.unsafe.split(" + ")
 
 
 class Transaction(NamedTuple):
@@ -172,6 +191,7 @@ class Transaction(NamedTuple):
     revision: int = 2
     fence: bool = False
     disregarded: int = 0
+    cutoff: int = 0
     faults: str = ""
     """`lost`: the reply to its first put may be lost. `delayed`: the put may also land later, or never."""
 
@@ -187,6 +207,9 @@ class Transaction(NamedTuple):
             revision=max(self.revision, base.revision),
             fence=self.fence,
             disregarded=self.disregarded,
+            cutoff=self.cutoff
+            if self.fence and rules.has("cutoff_lowered")
+            else max(self.cutoff, base.cutoff),
         )
 
 
@@ -194,21 +217,20 @@ class Proof(NamedTuple):
     """Why a commit may reference data files that it did not upload since the last fence."""
 
     kind: str = "none"
-    """`none`, `id` (the time in the transaction's id), `pin`, `lease`, `saved` (a saved transaction)."""
+    """`none`, `id` (the time in the transaction's id), `pin` (the time of its file), `lease`."""
     born: int = 0
     lease: int = 0
 
-    def holds(self, rules: Rules, clock: int, disregarded: int) -> bool:
-        """Return whether a commit may rest on it at this time, past fences that disregard these leases."""
+    def holds(self, rules: Rules, clock: int, cutoff: int, disregarded: int) -> bool:
+        """Return whether a commit may rest on it now, above fences of this cutoff that disregard these leases."""
         if self.kind in ("id", "pin"):
-            return rules.is_young(self.born, clock) or rules.unsafe == f"{self.kind}_age_untested"
-        if self.kind in ("lease", "saved"):
-            alive = clock - self.born < rules.lease_time or rules.unsafe in (
-                "lease_time_untested",
-                "lease_untested",
-            )
-            named = disregarded & self.lease and rules.unsafe not in ("lease_name_untested", "lease_untested")
-            return alive and not named
+            if rules.has("refused_at_cutoff"):
+                return self.born > cutoff
+            return self.born >= cutoff or rules.has(f"{self.kind}_untested")
+        if self.kind == "lease":
+            alive = clock - self.born < rules.lease_time or rules.has("lease_time_untested")
+            named = disregarded & self.lease and not rules.has("lease_name_untested")
+            return (alive and not named) or rules.has("lease_untested")
         return True
 
 
@@ -320,7 +342,7 @@ class Storage:
 
     def _write_tombstone(self, store: Store, version: int) -> tuple[Store, str]:
         entry = store.slots[version]
-        kind = Freed if self.rules.unsafe == "freed_slots" else Tombstone
+        kind = Freed if self.rules.has("freed_slots") else Tombstone
         slots = (*store.slots[:version], kind(entry.commit, entry.transaction), *store.slots[version + 1 :])
         return store._replace(slots=slots), "done"
 
@@ -344,13 +366,20 @@ class Storage:
         """Reply: the modification time of one file, -1 if it is absent."""
         return store, store.born[files.bit_length() - 1] if store.files & files else -1
 
-    def _list(self, store: Store, source: str) -> tuple[Store, Any]:
-        """Reply: the cutoff, and files and pins that are at or below it. `source`: everything, or candidates."""
-        cutoff = store.clock - (0 if self.rules.unsafe == "no_minimum_age" else self.rules.age_min)
-        files = sum(1 << place for place, born in enumerate(store.born) if born <= cutoff) & store.files
+    def _find_cutoff(self, store: Store) -> tuple[Store, int]:
+        return store, store.clock - (0 if self.rules.has("zero_minimum_age") else self.rules.age_min)
+
+    def _list(self, store: Store, source: str, cutoff: int) -> tuple[Store, Any]:
+        """Reply: the cutoff, and files and pins that are older. `source`: everything, or candidates."""
+        if cutoff < 0:
+            cutoff = self._find_cutoff(store)[1]
+        last = cutoff if self.rules.has("cutoff_included") else cutoff - 1
+        if self.rules.has("no_minimum_age"):
+            last = store.clock
+        files = sum(1 << place for place, born in enumerate(store.born) if born <= last) & store.files
         if source == "candidates":
             files &= store.candidates
-        pins = sum(1 << place for place, pin in enumerate(store.pins) if pin and pin.born <= cutoff)
+        pins = sum(1 << place for place, pin in enumerate(store.pins) if pin and pin.born <= last)
         return store, (cutoff, files, pins)
 
     def _delete(self, store: Store, files: int, pins: int, leases: int) -> tuple[Store, str]:
@@ -385,18 +414,13 @@ class Storage:
     def _drop_pin(self, store: Store, place: int) -> tuple[Store, str]:
         return store._replace(pins=_set(store.pins, place, ABSENT)), "done"
 
-    def _list_pins(self, store: Store, cutoff: int, page: int = -1) -> tuple[Store, Any]:
-        """Reply: files of pins above the cutoff, and the files of each other pin. `page`: of one pin."""
-        young = 0
-        old = []
+    def _read_pins(self, store: Store, cutoff: int, named: int, places: int = -1) -> tuple[Store, int]:
+        """Reply: the files of the pins that are named, or not older than the cutoff. `places`: of these pins alone."""
+        files = 0
         for place, pin in enumerate(store.pins):
-            if page not in (-1, place):
-                old.append(0)
-                continue
-            if pin and pin.born > cutoff:
-                young |= pin.files
-            old.append(pin.files if pin and pin.born <= cutoff else 0)
-        return store, (young, tuple(old))
+            if pin and places >> place & 1 and (named >> place & 1 or pin.born >= cutoff):
+                files |= pin.files
+        return store, files
 
     def _write_lease(self, store: Store, place: int, files: int) -> tuple[Store, int]:
         return store._replace(leases=_set(store.leases, place, Lease(files, store.clock, False))), store.clock
@@ -445,7 +469,7 @@ class Storage:
 
     def _list_expired_leases(self, store: Store) -> tuple[Store, int]:
         """Reply: the leases whose time ran out a lease time ago."""
-        grace = 1 if self.rules.unsafe == "leases_end_at_once" else 2
+        grace = 1 if self.rules.has("leases_end_at_once") else 2
         ended = (
             1 << place
             for place, lease in enumerate(store.leases)
@@ -466,8 +490,9 @@ def _name_files(files: int) -> str:
     return "file " + ", ".join(str(place) for place in range(files.bit_length()) if files >> place & 1)
 
 
-def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> Program:
-    """Section 7, and "What a commit may newly reference". `begin`: the begin version, if it was fixed before."""
+def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1, source: Any = None) -> Program:
+    """FORMAT.md, "Committing" and "What a commit may newly reference". `begin`: the begin version, if it was fixed
+    before. `source`: what it restores from."""
     if begin < 0:
         version, root, clock = yield ("find head",)
     else:
@@ -477,21 +502,28 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> 
         return "lost track"  # only after slots were freed
     if not isinstance(root, Root):
         return "Expired"
-    if root.revision > wanted.revision and rules.unsafe != "revision_1_writer":
+    if root.revision > wanted.revision and not rules.has("revision_1_writer"):
         return "newer_format"
-    used = 0
-    node = 0
-    disregarded = 0
+    used = node = attempt = disregarded = 0
     fenced = False
+    cutoff = 0 if rules.has("cutoff_of_met_fences") else root.cutoff
     while True:
         # Judge: at the begin version, and again after each version that won.
-        if not proof.holds(rules, clock, disregarded):
+        if not proof.holds(rules, clock, cutoff, disregarded):
             return "Expired"
         del clock
         if wanted.remove & ~root.tree or wanted.untag & ~root.pins:
             return "Conflict"
+        if source is not None:
+            refusal = yield from _take(rules, source, root, attempt)
+            if refusal:
+                return refusal
+            del refusal
+            attempt += 1
+            if rules.has("tag_of_begin"):
+                source = source._replace(taken=True)
         # 1. Stage. Past a fence every node is uploaded again, under a fresh name.
-        if wanted.nodes and (not node or (fenced and rules.unsafe != "reused_uploads")):
+        if wanted.nodes and (not node or (fenced and not rules.has("reused_uploads"))):
             if used == len(wanted.nodes):
                 return "out of names"
             node = wanted.nodes[used]
@@ -503,7 +535,7 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> 
         root = wanted.execute(rules, root, node, version)
         outcome = yield ("put", version, root, wanted.faults)
         while outcome == "unknown":
-            if rules.unsafe == "unpin_while_unknown":
+            if rules.has("unpin_while_unknown"):
                 return "OutcomeUnknown"
             outcome = yield ("put", version, root, "")
         if outcome == "created":
@@ -516,19 +548,21 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1) -> 
             return "committed"
         if isinstance(winner, Tombstone):
             # It may have been a fence, and it may have been this very transaction.
-            if rules.unsafe != "tombstones_passed":
+            if not rules.has("tombstones_passed"):
                 return "Expired"
             version, root, clock = yield ("find head",)
             continue
         if winner.transaction == wanted.id:
             return "committed before"
         if winner.revision > wanted.revision:
-            if rules.unsafe != "revision_1_writer":
+            if not rules.has("revision_1_writer"):
                 return "newer_format"
         elif winner.fence:
             fenced = True
             disregarded |= winner.disregarded & proof.lease
         root = winner
+        if not rules.has("cutoff_of_begin") and (root.fence or not rules.has("cutoff_of_met_fences")):
+            cutoff = root.cutoff
         del winner
 
 
@@ -543,8 +577,8 @@ class Writer(NamedTuple):
 
 
 def write(rules: Rules, me: Writer) -> Program:
-    """A writer. With a lease: the lease is durable before the first upload, and is renewed while the upload lasts. The
-    writer drops the lease when the outcome is known."""
+    """A writer. With a lease: the lease is durable before the first upload, is renewed while the upload lasts, and is
+    left to collection."""
     if me.lease >= 0:
         born = yield ("write lease", me.lease, me.data)
         yield ("upload", me.data)
@@ -552,12 +586,13 @@ def write(rules: Rules, me: Writer) -> Program:
         while left:
             left -= 1
             renewed = yield ("renew lease", me.lease, me.data)
-            if renewed - born >= rules.lease_time and rules.unsafe != "renewal_untested":
+            if renewed - born >= rules.lease_time and not rules.has("renewal_untested"):
                 return "lease ran out"
             born = renewed
             del renewed
         outcome = yield from commit(rules, me.wanted, Proof("lease", born, 1 << me.lease))
-        yield ("drop lease", me.lease)
+        if rules.has("lease_dropped"):
+            yield ("drop lease", me.lease)
         return outcome
     if me.data:
         born = yield ("upload", me.data)
@@ -568,39 +603,30 @@ def write(rules: Rules, me: Writer) -> Program:
 def write_again(rules: Rules, me: Writer, id_time: int) -> Program:
     """A block of work that is run under an id and a begin version that are recorded. Its file has a name that follows
     from the id, so each run uploads the same name."""
-    if rules.unsafe == "age_by_created_file":
+    if rules.has("age_by_created_file"):
         born = yield ("upload if absent", me.data)
     else:
         born = yield ("upload", me.data)
-    if rules.unsafe not in ("age_by_file", "age_by_created_file"):
+    if not rules.has("age_by_file") and not rules.has("age_by_created_file"):
         born = id_time
     return (yield from commit(rules, me.wanted, Proof("id", born), me.begin))
 
 
-def save(rules: Rules, me: Writer) -> Program:
-    """A process saves a transaction, uploads its data file and commits. The saved file is `lease`."""
-    born = yield ("write lease", me.lease, me.data)
-    yield ("upload", me.data)
-    return (yield from commit(rules, me.wanted, Proof("saved", born, 1 << me.lease), me.begin))
-
-
-def resume(rules: Rules, me: Writer) -> Program:
-    """Another process loads the saved transaction, finds the data file and commits."""
-    saved = yield ("read lease", me.lease)
-    if saved is ABSENT:
+def resume(rules: Rules, me: Writer, id_time: int) -> Program:
+    """Another process resumes a saved transaction: it finds the data file and commits under the same id."""
+    born = yield ("read time", me.data)
+    if born < 0:
         return "not found"
-    found = yield ("read time", me.data)
-    if found < 0:
-        return "not found"
-    del found
-    return (yield from commit(rules, me.wanted, Proof("saved", saved[0], 1 << me.lease), me.begin))
+    if not rules.has("age_by_file"):
+        born = id_time
+    return (yield from commit(rules, me.wanted, Proof("id", born), me.begin))
 
 
 def expire(rules: Rules, end: int = -1) -> Program:
     """Section 8, "Expiry". Only the head is kept. `end`: a slow expirer that has chosen already."""
     if end < 0:
         end = yield ("find newest",)
-    version = yield (("read oldest",) if rules.unsafe == "expiry_from_oldest" else ("find first kept",))
+    version = yield (("read oldest",) if rules.has("expiry_from_oldest") else ("find first kept",))
     if version >= end:
         return "nothing to expire"
     if rules.candidates:
@@ -615,18 +641,24 @@ def expire(rules: Rules, end: int = -1) -> Program:
 class Pinner(NamedTuple):
     wanted: Transaction
     """Its `tag` (a tag) or `add` (a restore) comes from the pin."""
-    pin: int
+    pin: int = 0
+    """Its pin; a restore has the places from here on for its pins."""
     version: int = 0
     """The version that it pins."""
     source: int = -1
-    """The pin of a tag that it pins, in place of a version."""
-    born: int = -1
-    """The time of its pin, if its pin holds from the beginning."""
+    """The pin of a tag that it takes, in place of a version, or where the version has expired."""
+    pin_count: int = 2
+    judged: int = -1
+    """A restore that has pinned already, and that will be tried on this version."""
+    taken: bool = False
 
 
 def tag(rules: Rules, me: Pinner) -> Program:
-    """Section 9, "Tag": pin, then commit the entry that names the pin."""
-    born = yield from _pin_version(rules, me)
+    """FORMAT.md, "To create a tag": pin, then commit the entry that names the pin."""
+    if me.source < 0:
+        born = yield from _pin_version(rules, me)
+    else:
+        born = yield from _pin_tag(rules, me)
     if born == "Expired":
         return born
     outcome = yield from commit(rules, me.wanted, Proof("pin", born))
@@ -637,7 +669,7 @@ def tag(rules: Rules, me: Pinner) -> Program:
 
 def tag_by_name(rules: Rules, me: Pinner) -> Program:
     """A tag whose pin has a fresh name, or, unsafe, the name that another process gave its pin."""
-    if rules.unsafe == "pin_name_reused":
+    if rules.has("pin_name_reused"):
         me = me._replace(pin=0, wanted=me.wanted._replace(tag=1))
     return (yield from tag(rules, me))
 
@@ -648,38 +680,51 @@ def untag(rules: Rules, me: Pinner) -> Program:
 
 
 def restore(rules: Rules, me: Pinner) -> Program:
-    """Restore, rollback, undrop, revert: pin for the duration, commit what the pin reaches, drop the pin."""
-    if me.born >= 0:
-        born = me.born
-    elif me.source < 0:
-        born = yield from _pin_version(rules, me)
-    else:
-        born = yield from _pin_tag(rules, me)
-    if born == "Expired":
-        return born
-    if rules.unsafe == "unpin_before_commit":
-        yield ("drop pin", me.pin)
-    outcome = yield from commit(rules, me.wanted, Proof("pin", born))
-    if not rules.pins_left:
+    """Restore, rollback, undrop, revert: for each version that the commit is tried on, pin the version, or read the pin
+    of a tag. Each pin is left to collection."""
+    outcome = yield from commit(rules, me.wanted, Proof(), me.judged, me)
+    if rules.has("unpin_after_commit") or rules.has("unpin_while_unknown"):
         yield ("drop pin", me.pin)
     return outcome
 
 
+def restore_tag(rules: Rules, me: Pinner) -> Program:
+    """Restore from a version that a tag names and that may have expired."""
+    return (yield from restore(rules, me))
+
+
+def _take(rules: Rules, me: Pinner, base: Root, attempt: int) -> Program:
+    """Make sure that what is restored stays until the commit that is tried on `base`. Return a refusal, or nothing."""
+    if (me.judged >= 0 and not attempt) or me.taken or (attempt and rules.has("pinned_once")):
+        return ""
+    if attempt == me.pin_count:
+        return "out of names"
+    born = yield from _pin_version(rules, me._replace(pin=me.pin + attempt))
+    if born != "Expired":
+        if rules.has("unpin_before_commit"):
+            yield ("drop pin", me.pin + attempt)
+        return ""
+    if me.source < 0 or not base.pins >> me.source & 1:
+        return "Expired"
+    files = yield ("read pin", me.source)
+    return "Expired" if me.wanted.add & ~files else ""
+
+
 def _pin_version(rules: Rules, me: Pinner) -> Program:
-    """Section 8, "Pins": write the pin with a copy of the root, then read the slot. Return the pin's time."""
+    """Write the pin with a copy of the root, then read the slot. Return the pin's time."""
     root = yield ("read slot", me.version)
     if not isinstance(root, Root):
         return "Expired"
     if me.wanted.add & ~root.tree:
         return "Expired"
-    if rules.unsafe == "pin_after_check":
+    if rules.has("pin_after_check"):
         again = yield ("read slot", me.version)
         if not isinstance(again, Root):
             return "Expired"
         return (yield ("write pin", me.pin, root.tree))
     born = yield ("write pin", me.pin, root.tree)
     del root
-    if rules.unsafe == "pin_check_by_oldest":
+    if rules.has("pin_check_by_oldest"):
         oldest = yield ("read oldest",)
         found = oldest <= me.version
         del oldest
@@ -689,7 +734,7 @@ def _pin_version(rules: Rules, me: Pinner) -> Program:
         del again
     if not found:
         yield ("drop pin", me.pin)
-        return "Expired"
+        return born if rules.has("read_before_pin") else "Expired"
     return born
 
 
@@ -700,7 +745,7 @@ def _pin_tag(rules: Rules, me: Pinner) -> Program:
         return "Expired"
     born = yield ("write pin", me.pin, files)
     del files
-    if rules.unsafe == "tag_not_checked":
+    if rules.has("tag_not_checked"):
         return born
     root = (yield ("find head",))[1]
     named = root.pins >> me.source & 1
@@ -741,9 +786,9 @@ def read(rules: Rules, me: Reader) -> Program:
         test = ("test lease", me.lease, me.version)
     if files is ABSENT:
         return "Expired"
-    if rules.unsafe == "lease_check_by_oldest":
+    if rules.has("lease_check_by_oldest"):
         test = ("test lease by hint", me.lease, me.version)
-    if rules.unsafe == "tag_not_checked":
+    if rules.has("tag_not_checked"):
         test = ("hold lease", me.lease)
     born = yield ("write lease", me.lease, files)
     holds, clock = yield test
@@ -774,98 +819,87 @@ class Collector(NamedTuple):
 
 
 def collect(rules: Rules, me: Collector) -> Program:
-    """Section 8, "Collection"."""
+    """FORMAT.md, "Collection"."""
     outcome = ""
-    if rules.unsafe == "fence_before_listing":
-        outcome = yield from commit(rules, me.fence, Proof())
+    cutoff = -1
+    if rules.has("fence_before_listing") or rules.has("listing_after_fence"):
+        cutoff = yield ("find cutoff",)
+        outcome = yield from commit(rules, me.fence._replace(cutoff=cutoff), Proof())
+        if rules.has("fence_before_listing"):
+            cutoff = -1
     # (1) List candidates.
-    cutoff, files, pins = yield ("list", me.source)
-    ended = yield ("list expired leases",)
+    cutoff, files, pins = yield ("list", me.source, cutoff)
+    ended = 0
+    if rules.leased:
+        ended = yield ("list expired leases",)
+    # (2) Mark once without a fence. What is marked counts.
+    version = yield (("read oldest",) if rules.has("oldest_trusted") else ("find first kept",))
+    named = 0
+    if not rules.has("no_first_round"):
+        version, named, files = yield from _mark(rules, version, named, files, cutoff, ended)
+    pins &= ~named
     if not files and not pins and not ended:
         return "nothing to collect"
-    # (2) Commit a fence. It names the leases that this collection disregards.
-    if not outcome and rules.unsafe != "no_fence":
-        outcome = yield from commit(rules, me.fence._replace(disregarded=ended), Proof())
+    # (3) Commit a fence. It names the cutoff, and the leases that this collection disregards.
+    if not outcome and not rules.has("no_fence"):
+        outcome = yield from commit(rules, me.fence._replace(disregarded=ended, cutoff=cutoff), Proof())
         if outcome != "committed":
             return "no fence"
-    # (3) Rounds of slots, pins and leases, until a round finds nothing new.
-    named, reached = yield from _mark(rules, files, cutoff, ended)
-    # (4) Delete what was listed and is not reached.
-    files &= ~reached
+    # (4) Mark once more: the slots above those that were read, then pins and leases.
+    while not rules.has("no_second_round"):
+        before = (version, files) if rules.has("repeated_rounds") else None
+        again = not rules.has("no_first_round")
+        version, named, files = yield from _mark(rules, version, named, files, cutoff, ended, again=again)
+        if not rules.has("repeated_rounds") or before == (version, files):
+            break
+    # (5) Delete what was listed and is not reached.
+    before = None
     pins &= ~named
-    del reached, named
+    named = version = 0
     if files or pins or ended:
         yield ("delete", files, pins, ended)
     return "collected"
 
 
-def _mark(rules: Rules, files: int, cutoff: int, ended: int) -> Program:
-    """Return the pins that tags name, and the files that are reached: the union of all rounds."""
-    reached = named = young = leased = rounds = 0
-    old: tuple[int, ...] = ()
-    first = True
-    version = yield (("read oldest",) if rules.unsafe == "oldest_trusted" else ("find first kept",))
-    while True:
-        # Versions count as new even if they reach nothing new: one that has expired meanwhile may have handed over.
-        before = _find_reached(files, reached, named, young, old, leased)
+def _mark(
+    rules: Rules, version: int, named: int, files: int, cutoff: int, ended: int, *, again: bool = False
+) -> Program:
+    """Read the slots from `version` on, then pins, then leases. Return the next version, the pins that tags name, and
+    the files that are left."""
+    if rules.has("pins_before_slots"):
+        files &= ~(yield ("read pins", cutoff, 0))
+    entry = yield ("read slot", version)
+    while entry is not ABSENT:
+        version += 1
+        if isinstance(entry, Root):
+            files &= ~(entry.tree | entry.actions)
+            named |= entry.pins
         entry = yield ("read slot", version)
-        new = first
-        while entry is not ABSENT:
-            version += 1
-            if rules.unsafe == "new_roots_ignored":
-                new = new or isinstance(entry, Tombstone)
-            else:
-                new = first or rules.unsafe != "new_versions_ignored"
-            if isinstance(entry, Root):
-                reached |= entry.tree | entry.actions
-                named |= entry.pins
-            entry = yield ("read slot", version)
-        del entry
-        # A pin that no entry names counts unless it is as old as the cutoff.
-        if rules.unsafe == "paged_listing":
-            found = yield from _list_pins_in_pages(cutoff)
-        else:
-            found = yield ("list pins", cutoff)
-        young |= found[0]
-        old = tuple(was | now for was, now in zip(old or found[1], found[1], strict=True))
-        del found
-        if rules.unsafe != "leases_unread":
-            leased |= yield ("list leases", ended)
-        rounds += 1
-        first = False
-        if not new and before == _find_reached(files, reached, named, young, old, leased):
-            break
-        if (rules.unsafe, rounds) in (("one_round", 1), ("two_rounds", 2)):
-            break
-        if rules.unsafe != "two_rounds":
-            rounds = 0
-    return named, _find_reached(-1, reached, named, young, old, leased)
-
-
-def _find_reached(files: int, reached: int, named: int, young: int, old: tuple[int, ...], leased: int) -> int:
-    """Return which of the files are reached."""
-    for place, pinned in enumerate(old):
-        if named >> place & 1:
-            reached |= pinned
-    return files & (reached | young | leased)
-
-
-def _list_pins_in_pages(cutoff: int) -> Program:
-    """List two pins, one a page, the last first."""
-    last = yield ("list pins", cutoff, 1)
-    first = yield ("list pins", cutoff, 0)
-    return last[0] | first[0], (first[1][0], last[1][1])
+    del entry
+    if again and rules.has("later_pins_unread"):
+        return version, named, files
+    # A pin that no entry names counts unless it is older than the cutoff.
+    if rules.has("paged_listing"):
+        files &= ~(yield ("read pins", cutoff, named, -2))
+        files &= ~(yield ("read pins", cutoff, named, 1))
+    else:
+        is_named_only = rules.has("pins_before_slots") or rules.has("young_pins_unread")
+        files &= ~(yield ("read pins", NEVER if is_named_only else cutoff, named))
+        del is_named_only
+    if rules.leased and not rules.has("leases_unread"):
+        files &= ~(yield ("list leases", ended))
+    return version, named, files
 
 
 def settle(rules: Rules, store: Store, collectors: tuple[Collector, Collector]) -> str:
     """Stop every actor, let all times run out, expire, and collect twice. Return what is left though nothing reaches
     it, or nothing. Puts that have not landed never do."""
     storage = Storage(rules._replace(unsafe=""), store)
-    store = store._replace(delayed=(), clock=store.clock + 2 * rules.lease_time + rules.age_min)
+    store = store._replace(delayed=(), clock=store.clock + 2 * rules.lease_time + rules.age_min + 1)
     store = _run_alone(storage, store, expire(storage.rules))
     for collector in collectors:
         store = _run_alone(storage, store, collect(storage.rules, collector))
-        store = store._replace(clock=store.clock + rules.age_min)
+        store = store._replace(clock=store.clock + rules.age_min + 1)
     reached = pins = 0
     for entry in store.slots:
         if isinstance(entry, Root):

@@ -22,8 +22,8 @@ from protocol_model import (
     expire,
     read,
     restore,
+    restore_tag,
     resume,
-    save,
     settle,
     tag,
     tag_by_name,
@@ -51,12 +51,12 @@ class Scenario(NamedTuple):
     def explore(
         self, states_max: int, unsafe: str = "", *, traced: bool = False, deep: bool = False
     ) -> Report:
-        rules = self.rules._replace(unsafe=unsafe)
+        rules = self.rules._replace(unsafe=unsafe, leased=self.lease_count > 0)
         actors = {name: (function, (rules, *given)) for name, (function, *given) in self.actors.items()}
         return Exploration(Storage(rules, self.begin()), actors).explore(states_max, traced=traced, deep=deep)
 
     def begin(self) -> Store:
-        """Files of the history have time 0, and the clock shows the minimum age: all of them are old."""
+        """Files of the history have time 0, and the clock shows a tick more than the minimum age: all are old."""
         slots: list[Any] = []
         files = 0
         for version, given in enumerate(self.history):
@@ -69,7 +69,7 @@ class Scenario(NamedTuple):
         for pin in self.pins:
             files |= pin.files if pin else 0
         return Store(
-            clock=self.rules.age_min,
+            clock=self.rules.age_min + 1,
             files=files,
             born=(0,) * FILE_COUNT,
             slots=tuple(slots),
@@ -80,7 +80,7 @@ class Scenario(NamedTuple):
 
     def settle(self, store: Store) -> str:
         """Return what two collections leave though nothing reaches it."""
-        return settle(self.rules, store, (make_collector(50), make_collector(51)))
+        return settle(self.rules._replace(leased=True), store, (make_collector(50), make_collector(51)))
 
 
 FILE_COUNT = 10
@@ -104,7 +104,7 @@ EXPIRER = (expire,)
 SCENARIOS = {
     # Three writers, two of them with one id; puts land late, a reply is lost.
     "commits": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=F[0] | F[2] | F[3]),
+        Rules(age_min=0, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
             "writer": make_writer(1, 2, 3, faults="delayed"),
@@ -123,7 +123,7 @@ SCENARIOS = {
     ),
     # Nodes are safe by fences alone, with minimum age 0.
     "fences": Scenario(
-        Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6]),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6]),
         (F[0],),
         {
             "writer": make_writer(1, 2, 3, 4, faults="lost"),
@@ -131,14 +131,16 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         unsafe=(
-            ("no_fence", 14),
-            ("fence_before_listing", 17),
-            ("reused_uploads", 19),
+            ("no_fence", 12),
+            ("fence_before_listing", 16),
+            ("no_second_round", 12),
+            ("reused_uploads", 17),
         ),
+        harmless=("repeated_rounds", "listing_after_fence"),
     ),
     # A fence may expire before a writer reads it.
     "expired fences": Scenario(
-        Rules(age_min=0, nodes=F[0] | F[2] | F[3]),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
             "writer": make_writer(1, 2, 3),
@@ -147,23 +149,23 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         unsafe=(
-            ("tombstones_passed", 26),
-            ("oldest_trusted", 19),
+            ("tombstones_passed", 25),
+            ("oldest_trusted", 17),
         ),
     ),
     "revision 1": Scenario(
-        Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5]),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5]),
         (F[0], F[1]),
         {
             "old writer": make_writer(1, 2, 3, revision=1),
             "writer": make_writer(2, 4, 5),
             "collector": COLLECTOR,
         },
-        unsafe=(("revision_1_writer", 20),),
+        unsafe=(("revision_1_writer", 18),),
     ),
     # A data file is uploaded before its writer looks at the head: the time in the id protects it.
     "age": Scenario(
-        Rules(age_min=2, clock_max=5, nodes=F[0] | F[2] | F[3]),
+        Rules(age_min=1, clock_max=4, nodes=F[0] | F[2] | F[3]),
         (F[0],),
         {
             "writer": (write, Writer(ADD_1._replace(nodes=(F[2], F[3])), data=F[1])),
@@ -171,25 +173,68 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         unsafe=(
-            ("id_age_untested", 20),
-            ("no_minimum_age", 18),
-            ("age_past_minimum", 20),
+            ("id_untested", 17),
+            ("cutoff_of_begin", 20),
+            ("cutoff_of_met_fences", 17),
+            ("cutoff_included", 16),
+            ("no_minimum_age", 15),
         ),
-        harmless=("age_up_to_minimum",),
+        harmless=("refused_at_cutoff", "zero_minimum_age"),
+    ),
+    # The second fence may have a lower cutoff than the first. An old pin that no tag names is to be deleted, too.
+    "two cutoffs": Scenario(
+        Rules(age_min=0, clock_max=3),
+        (F[0],),
+        {
+            "writer": (write, Writer(ADD_1, data=F[1])),
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+        pins=(Pin(0, 0),),
+        unsafe=(
+            ("cutoff_lowered", 22),
+            ("id_untested", 15),
+        ),
     ),
     "same name": Scenario(
-        Rules(age_min=1, clock_max=3),
+        Rules(age_min=0, clock_max=2),
         (F[0],),
         {
             "request": (write_again, Writer(ADD_1, data=F[1], begin=0), 1),
             "again": (write_again, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
             "collector": COLLECTOR,
         },
-        unsafe=(("age_by_file", 21),),
+        unsafe=(("age_by_file", 18),),
+    ),
+    # Each of two collectors deletes what it has listed. Between the two deletions the file is uploaded again.
+    "same name, two collectors": Scenario(
+        Rules(age_min=0, clock_max=2),
+        (F[0],),
+        {
+            "request": (write_again, Writer(ADD_1, data=F[1], begin=0), 1),
+            "again": (write_again, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+        unsafe=(("age_by_created_file", 32),),
+    ),
+    "saved": Scenario(
+        Rules(age_min=0, clock_max=2),
+        (F[0],),
+        {
+            "saver": (write_again, Writer(ADD_1, data=F[1], begin=0), 1),
+            "resumer": (resume, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        unsafe=(
+            ("id_untested", 17),
+            ("cutoff_of_begin", 17),
+        ),
     ),
     # The slow expirer chose when version 1 was the head.
     "pins": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2]),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1] | F[2]),
         (F[0], F[1], F[2]),
         {
             "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0, version=1)),
@@ -199,61 +244,68 @@ SCENARIOS = {
         },
         pins=(0,),
         unsafe=(
-            ("pin_check_by_oldest", 26),
-            ("pin_after_check", 24),
+            ("pin_check_by_oldest", 23),
+            ("pin_after_check", 21),
+            ("young_pins_unread", 21),
             ("expiry_from_oldest", 6),
         ),
     ),
-    "hand-over": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
+    "old pins": Scenario(
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1]),
         (F[0], F[1]),
         {
-            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0], faults="delayed"), pin=0, version=0)),
+            "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0, version=0)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
         pins=(0,),
         unsafe=(
-            ("one_round", 21),
-            ("unpin_before_commit", 24),
-            ("unpin_while_unknown", 25),
-            ("pin_age_untested", 24),
+            ("pin_untested", 18),
+            ("cutoff_of_begin", 20),
         ),
     ),
-    # The file of version 0 goes from a pin to version 3 or so, to another pin, and to a version again.
-    "hand-over twice": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2]),
-        (None, F[1]),
+    "restores": Scenario(
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1]),
+        (F[0], F[1]),
         {
-            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, born=1)),
-            "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3)),
-            "writer": make_writer(3, 2),
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0], faults="delayed"), version=0)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
-        pins=(Pin(F[0], 1), 0),
+        pins=(0, 0),
         unsafe=(
-            ("two_rounds", 34),
-            ("new_versions_ignored", 34),
+            ("pinned_once", 23),
+            ("no_first_round + unpin_before_commit", 20),
+            ("no_first_round + unpin_while_unknown", 20),
+            ("no_first_round + unpin_after_commit", 20),
+            ("no_first_round + read_before_pin", 20),
+            ("no_first_round + young_pins_unread", 19),
         ),
-        harmless=("paged_listing", "new_roots_ignored"),
     ),
-    "pins left": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2], pins_left=True),
+    # The file of version 0 goes from an old pin to version 2, to another pin, and to a version again.
+    "hand-over twice": Scenario(
+        Rules(age_min=0, nodes=F[0] | F[1] | F[2]),
         (None, F[1]),
         {
-            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, born=1)),
-            "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3)),
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, judged=1)),
+            "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, version=3, pin_count=1)),
             "writer": make_writer(3, 2),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
-        pins=(Pin(F[0], 1), 0),
-        unsafe=(("unpin_before_commit", 17),),
-        harmless=("one_round", "paged_listing", "new_versions_ignored"),
+        pins=(Pin(F[0], 0), 0),
+        unsafe=(
+            ("pins_before_slots", 31),
+            ("later_pins_unread", 28),
+            ("young_pins_unread", 29),
+            ("unpin_before_commit", 30),
+            ("unpin_after_commit", 30),
+            ("read_before_pin", 30),
+        ),
+        harmless=("paged_listing", "repeated_rounds"),
     ),
     "leases": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1]),
+        Rules(age_min=0, lease_time=2, clock_max=5, nodes=F[0] | F[1]),
         (F[0], F[1]),
         {
             "reader": (read, Reader(version=0, lease=0, renewals=1)),
@@ -264,7 +316,7 @@ SCENARIOS = {
         unsafe=(("leases_unread", 19),),
     ),
     "lease check": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=1, nodes=F[0] | F[1] | F[2]),
+        Rules(age_min=0, lease_time=2, clock_max=1, nodes=F[0] | F[1] | F[2]),
         (F[0], F[1], F[2]),
         {
             "reader": (read, Reader(version=1, lease=0)),
@@ -276,7 +328,7 @@ SCENARIOS = {
         unsafe=(("lease_check_by_oldest", 24),),
     ),
     "long writer": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=5),
+        Rules(age_min=0, lease_time=2, clock_max=5),
         (F[0],),
         {"writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)), "collector": COLLECTOR},
         lease_count=1,
@@ -285,43 +337,39 @@ SCENARIOS = {
             ("lease_untested", 23),
             ("lease_time_untested", 23),
             ("renewal_untested", 23),
-            ("one_round", 18),
+            ("no_first_round + lease_dropped", 18),
         ),
-        harmless=("lease_name_untested", "leases_end_at_once"),
-    ),
-    "saved": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=5),
-        (F[0],),
-        {
-            "saver": (save, Writer(ADD_1, data=F[1], lease=0, begin=0)),
-            "resumer": (resume, Writer(ADD_1._replace(name=2), data=F[1], lease=0, begin=0)),
-            "collector": COLLECTOR,
-        },
-        lease_count=1,
-        unsafe=(
-            ("leases_unread", 19),
-            ("lease_untested", 24),
-        ),
-        harmless=("lease_name_untested", "lease_time_untested"),
+        harmless=("lease_name_untested", "leases_end_at_once", "lease_dropped"),
     ),
     "tags": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1], pins_left=True),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1]),
         (None, Root(F[1], 0, 1, 0, 0)),
         {
-            "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
-            "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, source=0)),
+            "untagger": (untag, Pinner(Transaction(1, 1, untag=1))),
+            "restorer": (restore_tag, Pinner(Transaction(2, 2, add=F[0]), source=0, pin=1, pin_count=3)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
         pins=(Pin(F[0], 0), 0),
-        unsafe=(("tag_not_checked", 25),),
-        harmless=("one_round",),
+        unsafe=(("tag_of_begin", 25),),
     ),
-    "reader of a tag": Scenario(
-        Rules(age_min=1, clock_max=2, nodes=F[0] | F[1]),
+    "copied tags": Scenario(
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1]),
         (None, Root(F[1], 0, 1, 0, 0)),
         {
-            "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
+            "untagger": (untag, Pinner(Transaction(1, 1, untag=1))),
+            "tagger": (tag, Pinner(Transaction(2, 2, tag=2), source=0, pin=1)),
+            "expirer": EXPIRER,
+            "collector": COLLECTOR,
+        },
+        pins=(Pin(F[0], 0), 0),
+        unsafe=(("tag_not_checked", 22),),
+    ),
+    "reader of a tag": Scenario(
+        Rules(age_min=0, clock_max=1, nodes=F[0] | F[1]),
+        (None, Root(F[1], 0, 1, 0, 0)),
+        {
+            "untagger": (untag, Pinner(Transaction(1, 1, untag=1))),
             "reader": (read, Reader(source=0, lease=0)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
@@ -332,7 +380,7 @@ SCENARIOS = {
     ),
     # A collector that was slow deletes a pin after another process has written one.
     "names of pins": Scenario(
-        Rules(age_min=1, clock_max=3),
+        Rules(age_min=0, clock_max=2),
         (F[0],),
         {
             "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0)),
@@ -340,11 +388,11 @@ SCENARIOS = {
             "collector": COLLECTOR,
         },
         pins=(0, 0),
-        unsafe=(("pin_name_reused", 11),),
+        unsafe=(("pin_name_reused", 18),),
     ),
     # The collector lists what expirers wrote down, if they did.
     "candidates": Scenario(
-        Rules(candidates=True, age_min=1, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
+        Rules(candidates=True, age_min=0, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),
         {
             "writer": make_writer(1, 2, 3),
@@ -356,7 +404,7 @@ SCENARIOS = {
 
 GROWN = {
     "fences, grown": Scenario(
-        Rules(age_min=0, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[1] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
         (F[0], F[1]),
         {
             "writer": make_writer(1, 2, 3, 4, faults="delayed"),
@@ -366,7 +414,7 @@ GROWN = {
         },
     ),
     "three writers": Scenario(
-        Rules(age_min=0, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
+        Rules(age_min=0, clock_max=2, nodes=F[0] | F[2] | F[3] | F[4] | F[5] | F[6] | F[7]),
         (F[0],),
         {
             "writer": make_writer(1, 2, 3),
@@ -377,7 +425,7 @@ GROWN = {
         },
     ),
     "age, grown": Scenario(
-        Rules(age_min=1, clock_max=4, nodes=F[0] | F[2] | F[3] | F[4] | F[5]),
+        Rules(age_min=1, clock_max=5, nodes=F[0] | F[2] | F[3] | F[4] | F[5]),
         (F[0],),
         {
             "writer": (write, Writer(ADD_1._replace(nodes=(F[2], F[3])), data=F[1])),
@@ -386,20 +434,8 @@ GROWN = {
             "collector 2": COLLECTOR_2,
         },
     ),
-    # Each of two collectors deletes what it has listed. Between the two deletions the file is uploaded again.
-    "same name, grown": Scenario(
-        Rules(age_min=1, clock_max=3),
-        (F[0],),
-        {
-            "request": (write_again, Writer(ADD_1, data=F[1], begin=0), 1),
-            "again": (write_again, Writer(ADD_1._replace(name=2), data=F[1], begin=0), 1),
-            "collector": COLLECTOR,
-            "collector 2": COLLECTOR_2,
-        },
-        unsafe=(("age_by_created_file", 38),),
-    ),
     "pins, grown": Scenario(
-        Rules(age_min=1, clock_max=1, nodes=F[0] | F[1] | F[2] | F[3]),
+        Rules(age_min=1, clock_max=3, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),
         {
             "tagger": (tag, Pinner(Transaction(1, 1, tag=1), pin=0, version=1)),
@@ -433,44 +469,55 @@ GROWN = {
         lease_count=1,
     ),
     "saved, grown": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=5),
+        Rules(age_min=0, clock_max=3),
         (F[0],),
         {
-            "saver": (save, Writer(ADD_1._replace(faults="delayed"), data=F[1], lease=0, begin=0)),
-            "resumer": (resume, Writer(ADD_1._replace(name=2, faults="lost"), data=F[1], lease=0, begin=0)),
+            "saver": (write_again, Writer(ADD_1._replace(faults="delayed"), data=F[1], begin=0), 1),
+            "resumer": (resume, Writer(ADD_1._replace(name=2, faults="lost"), data=F[1], begin=0), 1),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
         },
-        lease_count=1,
     ),
     "tags, grown": Scenario(
-        Rules(age_min=1, clock_max=2, lease_time=1, nodes=F[0] | F[1]),
-        (None, Root(F[1], 0, 1, 0, 0)),
+        Rules(age_min=0, clock_max=2, lease_time=1, nodes=F[0] | F[1]),
+        (F[0], Root(F[1], 0, 1, 0, 0)),
         {
-            "untagger": (untag, Pinner(Transaction(1, 1, untag=1), pin=0)),
-            "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=1, source=0)),
+            "untagger": (untag, Pinner(Transaction(1, 1, untag=1))),
+            "restorer": (restore_tag, Pinner(Transaction(2, 2, add=F[0]), source=0, pin=1, pin_count=3)),
             "reader": (read, Reader(source=0, lease=0)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
-        pins=(Pin(F[0], 0), 0),
+        pins=(Pin(F[0], 0), 0, 0, 0),
         lease_count=1,
+    ),
+    "two restores": Scenario(
+        Rules(age_min=0, clock_max=3, nodes=F[0] | F[1] | F[2]),
+        (F[0], F[1]),
+        {
+            "restorer": (restore, Pinner(Transaction(1, 1, add=F[0]), pin=0, version=0)),
+            "restorer 2": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=2, version=2)),
+            "writer": make_writer(3, 2),
+            "expirer": EXPIRER,
+            "expirer 2": EXPIRER,
+            "collector": COLLECTOR,
+            "collector 2": COLLECTOR_2,
+        },
+        pins=(0, 0, 0, 0),
     ),
     "everything": Scenario(
         Rules(age_min=1, lease_time=2, clock_max=5, nodes=F[0] | F[1] | F[2] | F[3]),
         (F[0], F[1]),
         {
-            "writer": (
-                write,
-                Writer(Transaction(1, 1, add=F[4], nodes=(F[2], F[3])), data=F[4], lease=0, renewals=1),
-            ),
+            "writer": (write, Writer(Transaction(1, 1, add=F[4], nodes=(F[2], F[3])), data=F[4])),
             "restorer": (restore, Pinner(Transaction(2, 2, add=F[0]), pin=0, version=0)),
-            "reader": (read, Reader(version=0, lease=1)),
+            "reader": (read, Reader(version=0, lease=0)),
             "expirer": EXPIRER,
             "collector": COLLECTOR,
         },
-        pins=(0,),
-        lease_count=2,
+        pins=(0, 0),
+        lease_count=1,
     ),
 }
 """Larger sets of the same actors, for the slow lane."""
