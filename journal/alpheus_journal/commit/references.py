@@ -6,8 +6,6 @@ no rule: they are uploaded anew for each version that the commit is tried on.
 
 from __future__ import annotations
 
-import contextlib
-
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities, uuid7_millis
 from alpheus_journal.commit.base import Base
@@ -54,9 +52,11 @@ class References:
         restored = {o.version for o in operations if isinstance(o, RestoreTable | Undrop)}
         for version in sorted(restored):
             if 0 <= version < base.version and base.head.revision >= 2:
-                # An expired version is read from a tag's pin instead. A damaged one is refused where it is read.
-                with contextlib.suppress(Expired, Corrupt):
+                try:
                     await create_pin(self._log, version, new_id=self._identities.uuid4)
+                except (Expired, Corrupt):
+                    # A tag of the base must name it, even if a member before this one has read the version already.
+                    await base.at(version)
 
     async def _check_id(self, transaction: Transaction, base: Base) -> None:
         """Check that the transaction's files are younger than any that a collection deletes: they were written after

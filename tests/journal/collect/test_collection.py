@@ -43,10 +43,13 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log.copies import snapshot_of
 from alpheus_journal.log.leases import take
 from alpheus_journal.model.answers import Tag
-from alpheus_journal.model.definitions import InputPosition
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import InputPosition, TableDef
 from alpheus_journal.model.operations import (
     AdvancePipeline,
     AppendFiles,
+    ChangeMode,
+    ChangeRows,
     CreateNamespace,
     CreateSubscription,
     CreateTag,
@@ -334,6 +337,37 @@ async def test_a_pin_holds_a_version_that_expires_before_the_restore_commits() -
     assert await files_of(lake) == await reachable(lake, journal)
     await journal.close()
     await other.close()
+
+
+async def test_a_member_of_a_group_that_read_an_expired_version_keeps_nothing_for_others() -> None:
+    """A restore is refused although another member has read the expired version, from events in memory."""
+    lake = make_lake()
+    journal = await make_table(lake)
+    then = await commit_rows(lake, journal)
+    (stored,) = (await journal.load(then, [T])).objects
+    assert stored is not None
+    table = decode_definition(Kind.TABLE, stored.definition, stored.path)
+    assert isinstance(table, TableDef)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    await lake.commit(journal, lake.namespace("b"))
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(journal)
+    assert (await collect(journal)).deleted["data"].files == 1
+    lake.clock.millis += 2 * HOUR_MILLIS
+    hide = ChangeRows(
+        namespace="a",
+        name="t",
+        table_id=table.id,
+        base_sequence=table.sequence,
+        mode=ChangeMode.DELETE,
+        predicates=(b"broken",),
+    )
+    reader = lake.transaction(journal, hide, begin=then)
+    restore = lake.transaction(journal, RestoreTable(namespace="a", name="t", version=then))
+    answers = await journal.commit_group([reader, restore])
+    assert [type(answer) for answer in answers][1] is Expired, answers
+    await check(journal)
+    await journal.close()
 
 
 async def test_leases_and_saved_transactions_keep_what_they_need() -> None:
