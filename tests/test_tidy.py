@@ -70,12 +70,13 @@ ARROWS = {
     },
     "alpheus_daemon": {
         "__main__": "main",
-        "main": "gauges instrumented maintenance serve tag_upkeep telemetry",
+        "main": "gauges instrumented maintenance retention serve tag_upkeep telemetry",
         "gauges": "instrumented maintenance serve tag_upkeep telemetry",
         "instrumented": "serve telemetry",
         "maintenance": "tag_upkeep telemetry",
         "tag_upkeep": "telemetry",
-        "serve": "telemetry",
+        "serve": "retention telemetry",
+        "retention": "telemetry",
         "telemetry": "",
     },
     "alpheus": {

@@ -37,6 +37,7 @@ from alpheus_daemon.config import (
 from alpheus_daemon.gauges import register_gauges
 from alpheus_daemon.instrumented import CommitMeter, TimedStorage, TracedCommitter
 from alpheus_daemon.maintenance import Maintenance
+from alpheus_daemon.retention import Retention
 from alpheus_daemon.serve.server import Server
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub, Poller
@@ -228,9 +229,10 @@ async def running(
     journal.observe_commits(meter)
     writer = Writer(TracedCommitter(journal, tracer), **_writer_bounds(config), observer=meter)
     hub = Hub(journal, **_hub_bounds(config), sole_writer=config.sole_writer)
-    service = _service(config, journal, writer, hub, metrics, tracer)
-    poller = Poller(journal, **_poller_bounds(config))
     clock = SystemClock()
+    retention = Retention(journal, writer.submit, clock=clock, principal=claimed_principal())
+    service = _service(config, journal, writer, hub, metrics, tracer, retention)
+    poller = Poller(journal, **_poller_bounds(config))
     tags = TagUpkeep(journal, writer.submit, clock, RandomIdentities(clock), principal=claimed_principal())
     tags.follow(parse_rules(config.tag_rules))
     live.follow(lambda changed: tags.follow(parse_rules(changed.tag_rules)))
@@ -274,7 +276,13 @@ async def running(
 
 
 def _service(
-    config: Config, journal: Journal, writer: Writer, hub: Hub, metrics: Metrics, tracer: Tracer
+    config: Config,
+    journal: Journal,
+    writer: Writer,
+    hub: Hub,
+    metrics: Metrics,
+    tracer: Tracer,
+    retention: Retention,
 ) -> CatalogService:
     return CatalogService(
         journal,
@@ -288,6 +296,7 @@ def _service(
         sole_writer=config.sole_writer,
         metrics=metrics,
         tracer=tracer,
+        retention=retention,
     )
 
 

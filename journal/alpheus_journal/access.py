@@ -16,9 +16,11 @@ from alpheus_journal.model.answers import (
     CatalogInfo,
     Change,
     CheckSummary,
+    Collection,
     Committed,
     Dropped,
     Event,
+    Expiry,
     Finding,
     Loaded,
     LogEntry,
@@ -32,6 +34,7 @@ from alpheus_journal.model.answers import (
     VersionInfo,
 )
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
@@ -190,6 +193,32 @@ class Access(Protocol):
 
         Raises NotFound (`no_subscription`) for a dropped subscription, and Conflict (`subscription_claimed`) when
         another epoch began; nothing was written then.
+        """
+        ...
+
+    def expire(self, rules: ExpiryRules, *, dry_run: bool = False) -> AsyncIterator[Expiry]:
+        """Expire old versions, the lowest first, so that their files can be collected.
+
+        Yield the plan, then the progress after each thousand versions. The last item is the result. A dry run yields
+        the plan alone and changes nothing. The head never expires, and tags and leases keep what they name readable.
+        An expiry that was stopped is finished by the next one; two at once do no harm.
+
+        Raises InvalidInput for rules that make no sense, and (`upgrade_needed`) in a catalog of revision 1; Corrupt
+        where nothing may be written; Exhausted (`already_running`) while a daemon does such work for somebody else.
+        """
+        ...
+
+    def collect(self, *, minimum_age_millis: int, dry_run: bool = False) -> AsyncIterator[Collection]:
+        """Delete files that nothing reaches and that are older than the minimum age.
+
+        Yield the plan, then the progress after each thousand files. The last item is the result. A dry run yields the
+        plan alone, and changes nothing. Otherwise, if there is anything to delete, one version is committed first. From
+        then on commits that bring files as old as the deleted ones are refused. A collection that was stopped is
+        finished by the next one; two at once do no harm.
+
+        Raises InvalidInput for an age that is no time span, and (`upgrade_needed`) in a catalog of revision 1; Corrupt
+        where something that may reach files cannot be read (then nothing is deleted); the errors of `commit`;
+        Exhausted (`already_running`) while a daemon does such work for somebody else.
         """
         ...
 

@@ -6,10 +6,23 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
+import re
 import socket
 import time
 import uuid
+from datetime import timedelta
 from typing import Any, Protocol
+
+_SPAN = re.compile(r"(?:([0-9]{1,7})d)?(?:([0-9]{1,7})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,7})s)?")
+
+
+def parse_span(text: str) -> timedelta | None:
+    """Return the time span of a text such as `30d`, `12h` or `1d12h`; None for any other text."""
+    found = _SPAN.fullmatch(text)
+    if found is None or not text:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 class Clock(Protocol):

@@ -113,6 +113,7 @@ KINDS: frozenset[str] = frozenset(
         "too_many_subscribers",
         "no_space",
         "too_many_requests",
+        "already_running",
         # OutcomeUnknown
         "reply_lost",
         # Corrupt

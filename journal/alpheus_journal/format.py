@@ -570,6 +570,7 @@ _COLLECTED_IN = {
     "selftest/": ("scratch",), "run/": ("scratch",), "collect/": ("scratch",),
 }  # fmt: skip
 COLLECTED_FOLDERS = tuple(_COLLECTED_IN)
+COLLECTED_KINDS = tuple(_COLLECTED)
 
 
 def kind_of_file(path: str) -> str:

@@ -20,7 +20,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.check.catalog import check_catalog
 from alpheus_journal.clock import Clock, Identities, RandomIdentities, SystemClock
 from alpheus_journal.collect.collection import collect
-from alpheus_journal.collect.expiry import ExpiryRules, expire
+from alpheus_journal.collect.expiry import expire
 from alpheus_journal.commit.committer import (
     Answer,
     Committer,
@@ -78,6 +78,7 @@ from alpheus_journal.model.answers import (
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, SubscriptionDef
 from alpheus_journal.model.event_filter import EVERYTHING, EventFilter
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import CancelTransaction, RecordedTransaction, Repair, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.history import changes_between, dropped_objects

@@ -38,9 +38,11 @@ from alpheus_journal.model.answers import (
     CatalogInfo,
     Change,
     CheckSummary,
+    Collection,
     Committed,
     Dropped,
     Event,
+    Expiry,
     Finding,
     Loaded,
     LogEntry,
@@ -54,6 +56,7 @@ from alpheus_journal.model.answers import (
     VersionInfo,
 )
 from alpheus_journal.model.event_filter import EventFilter
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.replay.loader import CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
@@ -451,6 +454,22 @@ class RemoteAccess:
     async def checkpoint(self, *, verify: bool = False) -> CheckpointInfo:
         reply = await self._call(self._stub.Checkpoint, pb.CheckpointRequest(verify=verify))
         return symbols_wire.decode_checkpoint_info(reply)
+
+    # -- expiry, collection, checks
+
+    async def expire(self, rules: ExpiryRules, *, dry_run: bool = False) -> AsyncGenerator[Expiry, None]:
+        request = wire.encode_expire_request(rules, dry_run=dry_run)
+        async with aclosing(self._stream(self._stub.Expire(request))) as messages:
+            async for message in messages:
+                yield wire.decode_expiry(message)
+
+    async def collect(
+        self, *, minimum_age_millis: int, dry_run: bool = False
+    ) -> AsyncGenerator[Collection, None]:
+        request = wire.encode_collect_request(minimum_age_millis, dry_run=dry_run)
+        async with aclosing(self._stream(self._stub.Collect(request))) as messages:
+            async for message in messages:
+                yield wire.decode_collection(message)
 
     async def check(self, *, after: int | None = None) -> AsyncGenerator[Finding | CheckSummary, None]:
         request = pb.CheckRequest(after_version=after)

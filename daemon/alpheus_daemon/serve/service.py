@@ -23,6 +23,7 @@ import msgspec
 import structlog
 from google.protobuf.message import Message
 
+from alpheus_daemon.retention import Retention
 from alpheus_daemon.serve.calls import Calls
 from alpheus_daemon.serve.commit_stream import (
     CommitStream,
@@ -48,7 +49,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.model.answers import Outcome
+from alpheus_journal.model.answers import Collection, Committed, Outcome
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.wire import errors
 from alpheus_journal.wire import messages as wire
@@ -91,6 +92,16 @@ class ServedJournal(LoadSource, Access, EventSource, Settling, Protocol):
         """Discard a saved transaction. `settle` commits through the writer, as a daemon always does."""
         ...
 
+    def collect(
+        self,
+        *,
+        minimum_age_millis: int,
+        dry_run: bool = False,
+        commit: Callable[[Transaction], Awaitable[Committed]] | None = None,
+    ) -> AsyncIterator[Collection]:
+        """Collect unreferenced files. `commit` commits the fence through the writer, as a daemon always does."""
+        ...
+
 
 class CatalogService:
     """The handlers of `alpheus.v1.Catalog`."""
@@ -111,8 +122,10 @@ class CatalogService:
         sole_writer: bool = False,
         metrics: Metrics | None = None,
         tracer: Tracer | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self._journal = journal
+        self._retention = retention or Retention(journal, writer.submit)
         self._metrics = metrics or Metrics()
         self._tracer = tracer or Tracer()
         self._writer = writer
@@ -174,6 +187,8 @@ class CatalogService:
                 "CheckSymbols": self._unary("CheckSymbols", self._check_symbols),
                 "CompactSymbols": self._unary("CompactSymbols", self._compact_symbols),
                 "Checkpoint": self._unary("Checkpoint", self._checkpoint),
+                "Expire": self._stream("Expire", self._expire),
+                "Collect": self._stream("Collect", self._collect),
                 "Check": self._stream("Check", self._check),
             },
         )
@@ -389,6 +404,20 @@ class CatalogService:
         parse(pb.ListTransactionsRequest, data)
         saved = self._journal.saved_transactions()
         await self._write_all((wire.encode_saved(item) async for item in saved), write)
+
+    async def _expire(self, data: bytes, write: Write) -> None:
+        request = parse(pb.ExpireRequest, data)
+        async with aclosing(
+            self._retention.expire(wire.decode_expire_request(request), dry_run=request.dry_run)
+        ) as found:
+            await self._write_all((wire.encode_expiry(item) async for item in found), write)
+
+    async def _collect(self, data: bytes, write: Write) -> None:
+        request = parse(pb.CollectRequest, data)
+        async with aclosing(
+            self._retention.collect(minimum_age_millis=request.minimum_age_millis, dry_run=request.dry_run)
+        ) as found:
+            await self._write_all((wire.encode_collection(item) async for item in found), write)
 
     async def _check(self, data: bytes, write: Write) -> None:
         request = parse(pb.CheckRequest, data)

@@ -20,11 +20,12 @@ from alpheus_journal.clock import Identities
 from alpheus_journal.collect.reach import VERSIONS, Candidates, Reach
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
-from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import leases_in
 from alpheus_journal.log.pins import read_pin
 from alpheus_journal.model.answers import Collection, Committed, FileTotals
+from alpheus_journal.model.expiry_rules import MINIMUM_AGE_MILLIS_DEFAULT, check_minimum_age
 from alpheus_journal.model.operations import FenceCollection, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.tags import list_tags
@@ -32,8 +33,6 @@ from alpheus_journal.rooted_storage import DATA_FOLDER
 from alpheus_journal.storage import Storage
 from alpheus_journal.workspace.checks import check_revision
 
-HOUR_MILLIS = 3_600_000
-MINIMUM_AGE_MILLIS_DEFAULT = 72 * HOUR_MILLIS
 DELETED_AT_ONCE = 1_000
 ORDER_OF_DELETION = (
     "data", "manifest", "definition", "node", "action", "pin", "lease", "position", "saved", "scratch",
@@ -56,8 +55,7 @@ async def collect(
     something that may reach files cannot be read; then nothing is deleted. Raises InvalidInput (`upgrade_needed`) in a
     catalog of revision 1.
     """
-    if not 0 <= minimum_age_millis <= fmt.TIME_MILLIS_MAX:
-        raise InvalidInput(f"the minimum age of {minimum_age_millis} ms is not a time span")
+    check_minimum_age(minimum_age_millis)
     head = await follower.refresh()
     definition = await follower.catalog_definition(head.catalog_def, follower.reader)
     check_revision(definition, 2, "collection")

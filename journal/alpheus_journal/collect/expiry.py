@@ -15,49 +15,22 @@ from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import list_saved
-from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
+from alpheus_journal.errors import Corrupt, NotFound
 from alpheus_journal.format import Kind
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Expiry, Hold
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Definition, PipelineDef, SubscriptionDef
+from alpheus_journal.model.expiry_rules import ExpiryRules, check_rules
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.storage import each_of
 from alpheus_journal.tree.node import encode_tombstone
 from alpheus_journal.wire.positions import POSITION_SIZE_BYTES_MAX, decode_position
 from alpheus_journal.workspace.checks import check_revision
 
-DAY_MILLIS = 86_400_000
-OLDER_THAN_MILLIS_DEFAULT = 7 * DAY_MILLIS
-KEEP_VERSIONS_DEFAULT = 100
-PIPELINE_HOLD_MILLIS_DEFAULT = 30 * DAY_MILLIS
 TOMBSTONES_AT_ONCE = 16
 PROGRESS_VERSIONS = 1_000
 LISTED_AT_ONCE = 1_000
-
-
-class ExpiryRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Which versions may expire: those that were not the head for `older_than_millis`, except the newest
-    `keep_versions`. A job of a pipeline holds back what it has not worked in for `pipeline_hold_millis`."""
-
-    older_than_millis: int = OLDER_THAN_MILLIS_DEFAULT
-    keep_versions: int = KEEP_VERSIONS_DEFAULT
-    pipeline_hold_millis: int = PIPELINE_HOLD_MILLIS_DEFAULT
-
-
-def check_rules(rules: ExpiryRules) -> None:
-    """Raise InvalidInput for rules that make no sense."""
-    if rules.keep_versions < 1:
-        raise InvalidInput(
-            f"expiry cannot keep {rules.keep_versions} versions",
-            hint="keep at least 1: the head never expires",
-        )
-    for what, millis in (
-        ("age", rules.older_than_millis),
-        ("hold of a pipeline", rules.pipeline_hold_millis),
-    ):
-        if not 0 <= millis <= fmt.TIME_MILLIS_MAX:
-            raise InvalidInput(f"the {what} of {millis} ms is not a time span")
 
 
 async def expire(

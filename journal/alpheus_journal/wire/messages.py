@@ -9,7 +9,7 @@ The module is long because each message's two directions stand together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import msgspec
@@ -31,11 +31,15 @@ from alpheus_journal.model.answers import (
     Change,
     ChangeType,
     CheckSummary,
+    Collection,
     Committed,
     Damage,
     Dropped,
     Event,
+    Expiry,
+    FileTotals,
     Finding,
+    Hold,
     Latest,
     LiveObject,
     Loaded,
@@ -52,6 +56,7 @@ from alpheus_journal.model.answers import (
     VersionInfo,
 )
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX, EventFilter
+from alpheus_journal.model.expiry_rules import ExpiryRules, check_minimum_age, check_rules
 from alpheus_journal.model.operations import Action, Operation, Read, RecordedTransaction, Transaction
 from alpheus_journal.wire.errors import TEXT_BYTES_MAX, cut, error_message, error_of_message
 from alpheus_pb.v1 import actions_pb2, objects_pb2
@@ -654,6 +659,91 @@ def decode_saved(message: pb.SavedTransactionMessage) -> SavedTransaction:
         resumable=message.resumable,
         damage=message.damage,
     )
+
+
+# --- expiry and collection -------------------------------------------------------------------------
+
+
+def encode_expire_request(rules: ExpiryRules, *, dry_run: bool) -> pb.ExpireRequest:
+    """Encode a request to expire. Raises InvalidInput for rules that make no sense."""
+    check_rules(rules)
+    return pb.ExpireRequest(**msgspec.structs.asdict(rules), dry_run=dry_run)
+
+
+def decode_expire_request(message: pb.ExpireRequest) -> ExpiryRules:
+    return ExpiryRules(
+        older_than_millis=message.older_than_millis,
+        keep_versions=message.keep_versions,
+        pipeline_hold_millis=message.pipeline_hold_millis,
+    )
+
+
+def encode_expiry(value: Expiry) -> pb.ExpireResponse:
+    return pb.ExpireResponse(
+        head=value.head,
+        first=value.first,
+        wanted=value.wanted,
+        oldest=value.oldest,
+        expired=value.expired,
+        holds=[pb.ExpiryHold(**msgspec.structs.asdict(hold)) for hold in value.holds],
+    )
+
+
+def decode_expiry(message: pb.ExpireResponse) -> Expiry:
+    return Expiry(
+        head=message.head,
+        first=message.first,
+        wanted=message.wanted,
+        oldest=message.oldest,
+        expired=message.expired,
+        holds=tuple(
+            Hold(kind=hold.kind, name=hold.name, version=hold.version, let_go=hold.let_go)
+            for hold in message.holds
+        ),
+    )
+
+
+def encode_collect_request(minimum_age_millis: int, *, dry_run: bool) -> pb.CollectRequest:
+    """Encode a request to collect. Raises InvalidInput for an age that is no time span."""
+    check_minimum_age(minimum_age_millis)
+    return pb.CollectRequest(minimum_age_millis=minimum_age_millis, dry_run=dry_run)
+
+
+def encode_collection(value: Collection) -> pb.CollectResponse:
+    return pb.CollectResponse(
+        cutoff_millis=max(value.cutoff_millis, 0),
+        fence_version=value.fence_version,
+        first_version=value.first_version,
+        last_version=max(value.last_version, 0),
+        unreferenced=_encode_totals(value.unreferenced),
+        deleted=_encode_totals(value.deleted),
+        kept_by=_encode_totals(value.kept_by),
+        young=pb.FileTotals(files=value.young.files, size_bytes=value.young.size_bytes),
+    )
+
+
+def decode_collection(message: pb.CollectResponse) -> Collection:
+    return Collection(
+        cutoff_millis=message.cutoff_millis,
+        fence_version=message.fence_version if message.HasField("fence_version") else None,
+        first_version=message.first_version,
+        last_version=message.last_version,
+        unreferenced=_decode_totals(message.unreferenced),
+        deleted=_decode_totals(message.deleted),
+        kept_by=_decode_totals(message.kept_by),
+        young=FileTotals(files=message.young.files, size_bytes=message.young.size_bytes),
+    )
+
+
+def _encode_totals(values: Mapping[str, FileTotals]) -> dict[str, pb.FileTotals]:
+    return {key: pb.FileTotals(files=one.files, size_bytes=one.size_bytes) for key, one in values.items()}
+
+
+def _decode_totals(messages: Mapping[str, pb.FileTotals]) -> dict[str, FileTotals]:
+    # Protobuf keeps no order of a map.
+    return {
+        key: FileTotals(files=one.files, size_bytes=one.size_bytes) for key, one in sorted(messages.items())
+    }
 
 
 # --- check -----------------------------------------------------------------------------------------

@@ -625,6 +625,103 @@ class CheckpointResponse(_message.Message):
     deleted: int
     def __init__(self, version: _Optional[int] = ..., path: _Optional[str] = ..., objects: _Optional[int] = ..., size_bytes: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., deleted: _Optional[int] = ...) -> None: ...
 
+class ExpireRequest(_message.Message):
+    __slots__ = ("older_than_millis", "keep_versions", "pipeline_hold_millis", "dry_run")
+    OLDER_THAN_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_HOLD_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    older_than_millis: int
+    keep_versions: int
+    pipeline_hold_millis: int
+    dry_run: bool
+    def __init__(self, older_than_millis: _Optional[int] = ..., keep_versions: _Optional[int] = ..., pipeline_hold_millis: _Optional[int] = ..., dry_run: bool = ...) -> None: ...
+
+class ExpireResponse(_message.Message):
+    __slots__ = ("head", "first", "wanted", "oldest", "expired", "holds")
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    head: int
+    first: int
+    wanted: int
+    oldest: int
+    expired: int
+    holds: _containers.RepeatedCompositeFieldContainer[ExpiryHold]
+    def __init__(self, head: _Optional[int] = ..., first: _Optional[int] = ..., wanted: _Optional[int] = ..., oldest: _Optional[int] = ..., expired: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[ExpiryHold, _Mapping]]] = ...) -> None: ...
+
+class ExpiryHold(_message.Message):
+    __slots__ = ("kind", "name", "version", "let_go")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    version: int
+    let_go: bool
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., let_go: bool = ...) -> None: ...
+
+class CollectRequest(_message.Message):
+    __slots__ = ("minimum_age_millis", "dry_run")
+    MINIMUM_AGE_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    minimum_age_millis: int
+    dry_run: bool
+    def __init__(self, minimum_age_millis: _Optional[int] = ..., dry_run: bool = ...) -> None: ...
+
+class CollectResponse(_message.Message):
+    __slots__ = ("cutoff_millis", "fence_version", "first_version", "last_version", "unreferenced", "deleted", "kept_by", "young")
+    class UnreferencedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: FileTotals
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[FileTotals, _Mapping]] = ...) -> None: ...
+    class DeletedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: FileTotals
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[FileTotals, _Mapping]] = ...) -> None: ...
+    class KeptByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: FileTotals
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[FileTotals, _Mapping]] = ...) -> None: ...
+    CUTOFF_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNREFERENCED_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BY_FIELD_NUMBER: _ClassVar[int]
+    YOUNG_FIELD_NUMBER: _ClassVar[int]
+    cutoff_millis: int
+    fence_version: int
+    first_version: int
+    last_version: int
+    unreferenced: _containers.MessageMap[str, FileTotals]
+    deleted: _containers.MessageMap[str, FileTotals]
+    kept_by: _containers.MessageMap[str, FileTotals]
+    young: FileTotals
+    def __init__(self, cutoff_millis: _Optional[int] = ..., fence_version: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., unreferenced: _Optional[_Mapping[str, FileTotals]] = ..., deleted: _Optional[_Mapping[str, FileTotals]] = ..., kept_by: _Optional[_Mapping[str, FileTotals]] = ..., young: _Optional[_Union[FileTotals, _Mapping]] = ...) -> None: ...
+
+class FileTotals(_message.Message):
+    __slots__ = ("files", "size_bytes")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    files: int
+    size_bytes: int
+    def __init__(self, files: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
 class CheckRequest(_message.Message):
     __slots__ = ("after_version",)
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]

@@ -154,6 +154,16 @@ class CatalogStub(object):
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointRequest.SerializeToString,
                 response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointResponse.FromString,
                 _registered_method=True)
+        self.Expire = channel.unary_stream(
+                '/alpheus.v1.Catalog/Expire',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.ExpireRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ExpireResponse.FromString,
+                _registered_method=True)
+        self.Collect = channel.unary_stream(
+                '/alpheus.v1.Catalog/Collect',
+                request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CollectRequest.SerializeToString,
+                response_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CollectResponse.FromString,
+                _registered_method=True)
         self.Check = channel.unary_stream(
                 '/alpheus.v1.Catalog/Check',
                 request_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckRequest.SerializeToString,
@@ -327,6 +337,20 @@ class CatalogServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Expire(self, request, context):
+        """Expire old versions, or delete files that nothing reaches: the plan, then the progress, and the result last. A dry
+        run answers with the plan alone. A daemon does one of these at a time; another is refused (already_running).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Collect(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Check(self, request, context):
         """Check every invariant of the stored catalog: one message for each finding, then the summary.
         """
@@ -456,6 +480,16 @@ def add_CatalogServicer_to_server(servicer, server):
                     servicer.Checkpoint,
                     request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointRequest.FromString,
                     response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CheckpointResponse.SerializeToString,
+            ),
+            'Expire': grpc.unary_stream_rpc_method_handler(
+                    servicer.Expire,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.ExpireRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.ExpireResponse.SerializeToString,
+            ),
+            'Collect': grpc.unary_stream_rpc_method_handler(
+                    servicer.Collect,
+                    request_deserializer=alpheus__pb_dot_v1_dot_service__pb2.CollectRequest.FromString,
+                    response_serializer=alpheus__pb_dot_v1_dot_service__pb2.CollectResponse.SerializeToString,
             ),
             'Check': grpc.unary_stream_rpc_method_handler(
                     servicer.Check,
@@ -1111,6 +1145,60 @@ class Catalog(object):
             '/alpheus.v1.Catalog/Checkpoint',
             alpheus__pb_dot_v1_dot_service__pb2.CheckpointRequest.SerializeToString,
             alpheus__pb_dot_v1_dot_service__pb2.CheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Expire(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/alpheus.v1.Catalog/Expire',
+            alpheus__pb_dot_v1_dot_service__pb2.ExpireRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.ExpireResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Collect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/alpheus.v1.Catalog/Collect',
+            alpheus__pb_dot_v1_dot_service__pb2.CollectRequest.SerializeToString,
+            alpheus__pb_dot_v1_dot_service__pb2.CollectResponse.FromString,
             options,
             channel_credentials,
             insecure,

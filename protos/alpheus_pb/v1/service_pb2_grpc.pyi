@@ -413,6 +413,38 @@ _CatalogCheckpointType = typing_extensions.TypeVar(
     ],
 )
 
+_CatalogExpireType = typing_extensions.TypeVar(
+    '_CatalogExpireType',
+    grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ExpireRequest,
+        alpheus_pb.v1.service_pb2.ExpireResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ExpireRequest,
+        alpheus_pb.v1.service_pb2.ExpireResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ExpireRequest,
+        alpheus_pb.v1.service_pb2.ExpireResponse,
+    ],
+)
+
+_CatalogCollectType = typing_extensions.TypeVar(
+    '_CatalogCollectType',
+    grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CollectRequest,
+        alpheus_pb.v1.service_pb2.CollectResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CollectRequest,
+        alpheus_pb.v1.service_pb2.CollectResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CollectRequest,
+        alpheus_pb.v1.service_pb2.CollectResponse,
+    ],
+)
+
 _CatalogCheckType = typing_extensions.TypeVar(
     '_CatalogCheckType',
     grpc.UnaryStreamMultiCallable[
@@ -429,7 +461,7 @@ _CatalogCheckType = typing_extensions.TypeVar(
     ],
 )
 
-class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogSnapshotType, _CatalogCommitType, _CatalogCommitManyType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogLoadPositionType, _CatalogAcknowledgeType, _CatalogCreatePinType, _CatalogListSymbolsType, _CatalogReloadSymbolsType, _CatalogCheckSymbolsType, _CatalogCompactSymbolsType, _CatalogCheckpointType, _CatalogCheckType]):
+class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _CatalogLoadType, _CatalogListType, _CatalogSnapshotType, _CatalogCommitType, _CatalogCommitManyType, _CatalogEventsType, _CatalogLogType, _CatalogGetOutcomeType, _CatalogDiffType, _CatalogListDroppedType, _CatalogSaveTransactionType, _CatalogLoadTransactionType, _CatalogListTransactionsType, _CatalogDiscardTransactionType, _CatalogLoadPositionType, _CatalogAcknowledgeType, _CatalogCreatePinType, _CatalogListSymbolsType, _CatalogReloadSymbolsType, _CatalogCheckSymbolsType, _CatalogCompactSymbolsType, _CatalogCheckpointType, _CatalogExpireType, _CatalogCollectType, _CatalogCheckType]):
     @typing.overload
     def __init__(self: CatalogStub[
         grpc.UnaryUnaryMultiCallable[
@@ -527,6 +559,14 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
         grpc.UnaryUnaryMultiCallable[
             alpheus_pb.v1.service_pb2.CheckpointRequest,
             alpheus_pb.v1.service_pb2.CheckpointResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.ExpireRequest,
+            alpheus_pb.v1.service_pb2.ExpireResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.CollectRequest,
+            alpheus_pb.v1.service_pb2.CollectResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.CheckRequest,
@@ -633,6 +673,14 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
             alpheus_pb.v1.service_pb2.CheckpointResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.ExpireRequest,
+            alpheus_pb.v1.service_pb2.ExpireResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            alpheus_pb.v1.service_pb2.CollectRequest,
+            alpheus_pb.v1.service_pb2.CollectResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
             alpheus_pb.v1.service_pb2.CheckRequest,
             alpheus_pb.v1.service_pb2.CheckResponse,
         ],
@@ -705,6 +753,13 @@ class CatalogStub(typing.Generic[_CatalogGetInfoType, _CatalogResolveType, _Cata
 
     Checkpoint: _CatalogCheckpointType
     """Store the catalog in memory as a checkpoint, which the next start maps."""
+
+    Expire: _CatalogExpireType
+    """Expire old versions, or delete files that nothing reaches: the plan, then the progress, and the result last. A dry
+    run answers with the plan alone. A daemon does one of these at a time; another is refused (already_running).
+    """
+
+    Collect: _CatalogCollectType
 
     Check: _CatalogCheckType
     """Check every invariant of the stored catalog: one message for each finding, then the summary."""
@@ -805,6 +860,14 @@ CatalogAsyncStub: typing_extensions.TypeAlias = CatalogStub[
     grpc.aio.UnaryUnaryMultiCallable[
         alpheus_pb.v1.service_pb2.CheckpointRequest,
         alpheus_pb.v1.service_pb2.CheckpointResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.ExpireRequest,
+        alpheus_pb.v1.service_pb2.ExpireResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        alpheus_pb.v1.service_pb2.CollectRequest,
+        alpheus_pb.v1.service_pb2.CollectResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         alpheus_pb.v1.service_pb2.CheckRequest,
@@ -1000,6 +1063,23 @@ class CatalogServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[alpheus_pb.v1.service_pb2.CheckpointResponse, collections.abc.Awaitable[alpheus_pb.v1.service_pb2.CheckpointResponse]]:
         """Store the catalog in memory as a checkpoint, which the next start maps."""
+
+    @abc.abstractmethod
+    def Expire(
+        self,
+        request: alpheus_pb.v1.service_pb2.ExpireRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.ExpireResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.ExpireResponse]]:
+        """Expire old versions, or delete files that nothing reaches: the plan, then the progress, and the result last. A dry
+        run answers with the plan alone. A daemon does one of these at a time; another is refused (already_running).
+        """
+
+    @abc.abstractmethod
+    def Collect(
+        self,
+        request: alpheus_pb.v1.service_pb2.CollectRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[alpheus_pb.v1.service_pb2.CollectResponse], collections.abc.AsyncIterator[alpheus_pb.v1.service_pb2.CollectResponse]]: ...
 
     @abc.abstractmethod
     def Check(

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from alpheus_journal.collect.expiry import ExpiryRules
 from alpheus_journal.commit import references
 from alpheus_journal.errors import Conflict, Exhausted, Expired, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.storage.local import LocalStorage
 
 MINIMUM_AGE_MILLIS = 50

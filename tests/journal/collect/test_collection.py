@@ -27,8 +27,6 @@ from upkeep_lake import (
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.collect.collection import HOUR_MILLIS
-from alpheus_journal.collect.expiry import ExpiryRules
 from alpheus_journal.errors import (
     AlreadyExists,
     Conflict,
@@ -45,6 +43,7 @@ from alpheus_journal.log.leases import take
 from alpheus_journal.model.answers import Tag
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import InputPosition, TableDef
+from alpheus_journal.model.expiry_rules import HOUR_MILLIS, ExpiryRules
 from alpheus_journal.model.operations import (
     AdvancePipeline,
     AppendFiles,

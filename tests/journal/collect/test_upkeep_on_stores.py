@@ -11,12 +11,12 @@ from alpheus_test_servers import S3Server
 from upkeep_lake import T, check, collect, commit_rows, expire, files_of, make_lake, reachable, tag
 
 from alpheus_journal.collect import collection, expiry
-from alpheus_journal.collect.collection import HOUR_MILLIS
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit import references
 from alpheus_journal.errors import AlreadyExists, Expired
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Tag
+from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.operations import DropTable, OverwriteFiles, RestoreTable
 from alpheus_journal.storage import Storage, open_storage
 from alpheus_journal.storage.local import LocalStorage

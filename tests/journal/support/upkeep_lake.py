@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from alpheus_journal import format as fmt
-from alpheus_journal.collect.collection import HOUR_MILLIS
-from alpheus_journal.collect.expiry import ExpiryRules
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Collection, Expiry
+from alpheus_journal.model.expiry_rules import HOUR_MILLIS, ExpiryRules
 from alpheus_journal.model.operations import (
     AppendFiles,
     CreateTag,

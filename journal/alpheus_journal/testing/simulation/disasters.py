@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from alpheus_journal import format as fmt
-from alpheus_journal.collect.expiry import ExpiryRules
 from alpheus_journal.errors import Conflict, Exhausted, Expired, OutcomeUnknown, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.storage import Storage
 from alpheus_journal.testing.models.reachable import Reachable
 from alpheus_journal.testing.simulation.clients import Node

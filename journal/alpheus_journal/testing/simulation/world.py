@@ -22,7 +22,6 @@ import msgspec
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.collect.expiry import ExpiryRules
 from alpheus_journal.commit import references
 from alpheus_journal.errors import (
     AlpheusError,
@@ -35,6 +34,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary, Committed, Event
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
