@@ -26,9 +26,11 @@ from alpheus.models import (
     Change,
     Checkpoint,
     CheckReport,
+    Collection,
     Commit,
     Dropped,
     Event,
+    Expiry,
     Info,
     Lease,
     LogEntry,
@@ -38,7 +40,7 @@ from alpheus.models import (
     VersionInfo,
 )
 from alpheus.rows.scan import Where
-from alpheus.session.arguments import AnyName, Name, NamespaceText, When
+from alpheus.session.arguments import AnyName, Name, NamespaceText, Span, When
 from alpheus.session.snapshot import reference_of, snapshot_facts
 from alpheus.sync.portal import Iteration, run
 from alpheus.sync.reads import SyncReads
@@ -310,6 +312,42 @@ class Admin:
         safe. Through a daemon, the daemon must know the revision, too. With `dry_run` nothing is committed.
         """
         return run(self._catalog._core().admin.upgrade(dry_run))
+
+    def expire(
+        self, older_than: Span = "7d", keep: int = 100, pipeline_hold: Span = "30d", dry_run: bool = False
+    ) -> Expiry:
+        """Let old versions expire, the lowest first. They can no longer be read by their number or time, and their
+        events leave the log. Their files stay until `collect` deletes them.
+
+        - `older_than`: only versions that were replaced by a newer one before this time expire.
+        - `keep`: the newest versions never expire, whatever their age. The head never expires.
+        - `pipeline_hold`: a job of a pipeline holds back versions that it has not read, but not for longer than this.
+        - `dry_run`: change nothing, and return what would happen.
+
+        Versions that a durable subscription in use or a saved transaction needs stay, too. A tag or a lease keeps its
+        own version readable after the version has expired. Time spans are texts such as "7d" or "12h", timedeltas, or
+        seconds. Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of
+        revision 1), and Exhausted (`already_running`) while the daemon expires or collects for somebody else.
+        """
+        return run(self._catalog._core().admin.expire(older_than, keep, pipeline_hold, dry_run))
+
+    def collect(
+        self, minimum_age: Span = "72h", dry_run: bool = False, allow_short: bool = False
+    ) -> Collection:
+        """Delete files that nothing needs: no kept version, tag, lease, or saved transaction. These are files of
+        expired versions, and files of writes that failed.
+
+        - `minimum_age`: younger files stay. It must be longer than the longest write takes, from its first uploaded
+          file to its commit: a write that takes longer is refused (`upload_expired`) and must run again.
+        - `dry_run`: delete nothing, and return what would happen.
+        - `allow_short`: allow a minimum age below an hour. New transactions with new files are then refused for two
+          minutes after the collection, so use it only when nobody writes.
+
+        Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of revision 1),
+        Corrupt where a file that may need others cannot be read (nothing is deleted then), and Exhausted
+        (`already_running`) while the daemon expires or collects for somebody else.
+        """
+        return run(self._catalog._core().admin.collect(minimum_age, dry_run, allow_short))
 
     def leases(self) -> list[Lease]:
         """Return the leases of readers, by version, including expired and damaged ones."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from alpheus.models import (
     Action,
     Change,
+    Collection,
     Commit,
     Dropped,
     Event,
+    Expiry,
+    FileTotals,
+    Hold,
     Info,
     Job,
     LogEntry,
@@ -46,6 +50,46 @@ from alpheus_journal.model.operations import Effect, Read, RecordedTransaction, 
 _READABLE = frozenset(
     {Kind.CATALOG, Kind.NAMESPACE, Kind.TABLE, Kind.VIEW, Kind.PIPELINE, Kind.SUBSCRIPTION, Kind.TAG}
 )
+
+
+def expiry_of(value: answers.Expiry, *, dry_run: bool) -> Expiry:
+    return Expiry(
+        dry_run=dry_run,
+        version=value.head,
+        first_version=value.first,
+        oldest_version=value.oldest,
+        wanted_version=value.wanted,
+        expired=value.expired,
+        holds=tuple(
+            Hold(kind=cast(Any, hold.kind), name=hold.name, version=hold.version, let_go=hold.let_go)
+            for hold in value.holds
+        ),
+    )
+
+
+_KEEPERS = ("versions", "tag", "pins", "leases", "transactions", "exports")
+
+
+def collection_of(value: answers.Collection, *, dry_run: bool) -> Collection:
+    def place(by: str) -> tuple[int, str]:
+        word = by.partition(" ")[0]
+        return (_KEEPERS.index(word) if word in _KEEPERS else len(_KEEPERS), by)
+
+    return Collection(
+        dry_run=dry_run,
+        cutoff=time_of(max(value.cutoff_millis, 0)),
+        fence_version=value.fence_version,
+        first_version=value.first_version,
+        last_version=value.last_version,
+        unreferenced=_totals_of(value.unreferenced),
+        deleted=_totals_of(value.deleted),
+        kept_by=_totals_of({by: value.kept_by[by] for by in sorted(value.kept_by, key=place)}),
+        young=FileTotals(files=value.young.files, size_bytes=value.young.size_bytes),
+    )
+
+
+def _totals_of(values: dict[str, answers.FileTotals]) -> dict[str, FileTotals]:
+    return {key: FileTotals(files=each.files, size_bytes=each.size_bytes) for key, each in values.items()}
 
 
 def namespace_of(name: ObjectName, definition: NamespaceDef, version: int) -> Namespace:

@@ -72,6 +72,11 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     """How far the head's time is ahead of the clock of the daemon or, without a daemon, of this process. More than zero
     means that a clock is, or was, wrong. A difference of up to a minute counts as zero."""
 
+    @property
+    def kept_versions(self) -> int:
+        """The number of versions that can be read and whose events are in the log."""
+        return self.version + 1 - self.oldest_version
+
     def _title(self) -> str:
         return f"{self.catalog_id} at version {self.version} of {redact_url(self.storage_url)}"
 
@@ -88,6 +93,121 @@ class Upgraded(ShownStruct, frozen=True, kw_only=True):
 
     def _title(self) -> str:
         return f"revision {self.before} to {self.revision}"
+
+
+class Hold(ShownStruct, frozen=True, kw_only=True):
+    """Who still needs the log from `version` on, and so keeps versions from expiring: a "subscription", a job of a
+    "pipeline" (`name` is "pipeline.job"), or a saved "transaction". With `let_go` it waited for too long: what it needs
+    expires all the same."""
+
+    kind: Literal["subscription", "pipeline", "transaction"]
+    name: str
+    version: int
+    let_go: bool = False
+
+    def _title(self) -> str:
+        does = "is let go: it needs" if self.let_go else "needs"
+        return f"{self.kind} {self.name} {does} version {self.version} and later"
+
+
+class Expiry(ShownStruct, frozen=True, kw_only=True):
+    """What an expiry of old versions did, or in a dry run would do.
+
+    - `first_version`: the oldest kept version before; `oldest_version`: the oldest kept version afterwards.
+    - `wanted_version`: the oldest version that would be kept if nobody held versions back.
+    - `expired`: the number of versions that have expired; 0 in a dry run.
+    - `holds`: who needs versions below `wanted_version`.
+    """
+
+    dry_run: bool
+    version: int  # the head
+    first_version: int
+    oldest_version: int
+    wanted_version: int
+    expired: int = 0
+    holds: tuple[Hold, ...] = ()
+
+    @property
+    def planned(self) -> int:
+        """The number of versions that expire, or would."""
+        return self.oldest_version - self.first_version
+
+    def _title(self) -> str:
+        does = "would expire" if self.dry_run else "expired"
+        kept = f"{self.oldest_version} to {self.version} are kept"
+        if not self.planned:
+            return f"nothing to expire; versions {kept}"
+        return f"{count_text(self.planned, 'version')} {does}; {kept}"
+
+    _hidden = ("holds",)
+
+    def _cells(self) -> Cells:
+        held = [(each.kind, each.name, each.version, "yes" if each.let_go else "") for each in self.holds]
+        return [("held by", "name", "from version", "let go"), *held] if held else []
+
+
+class FileTotals(ShownStruct, frozen=True, kw_only=True):
+    """A number of files, and their bytes."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def _title(self) -> str:
+        return f"{count_text(self.files, 'file')}, {size_text(self.size_bytes)}"
+
+
+class Collection(ShownStruct, frozen=True, kw_only=True):
+    """What a collection of unreferenced files did, or in a dry run would do. Times are those of the store.
+
+    - `cutoff`: only files that were written before this time were judged. `young` counts the others.
+    - `fence_version`: the version that the collection committed. None when nothing was to be deleted, and in a dry run.
+    - `first_version`, `last_version`: the kept versions, whose files stay.
+    - `unreferenced`, `deleted`: the files to delete, and those that are gone, by kind: data, manifest, definition,
+      node, action, pin, lease, position, saved, scratch.
+    - `kept_by`: the old files that stay, by what needs them: `versions`, then what only a `tag NAME` keeps, then
+      `pins`, `leases`, `transactions`, `exports`. A file counts once, at the first that needs it.
+    """
+
+    dry_run: bool
+    cutoff: datetime
+    fence_version: int | None
+    first_version: int
+    last_version: int
+    unreferenced: dict[str, FileTotals]
+    deleted: dict[str, FileTotals]
+    kept_by: dict[str, FileTotals]
+    young: FileTotals
+
+    @property
+    def unreferenced_total(self) -> FileTotals:
+        return _add_up(self.unreferenced)
+
+    @property
+    def deleted_total(self) -> FileTotals:
+        return _add_up(self.deleted)
+
+    def _title(self) -> str:
+        if self.dry_run:
+            return f"{self.unreferenced_total._title()} would be deleted"
+        return f"{self.deleted_total._title()} deleted"
+
+    _hidden = ("unreferenced", "deleted", "kept_by", "young")
+
+    def _cells(self) -> Cells:
+        shown = self.unreferenced if self.dry_run else self.deleted
+        what = "would be deleted" if self.dry_run else "deleted"
+        gone = [(what, kind, each.files, size_text(each.size_bytes)) for kind, each in shown.items()]
+        kept = [
+            ("kept", f"by {by}", each.files, size_text(each.size_bytes)) for by, each in self.kept_by.items()
+        ]
+        return [("", "files", "number", "size"), *gone, *kept]
+
+
+def _add_up(totals: dict[str, FileTotals]) -> FileTotals:
+    return FileTotals(
+        files=sum(each.files for each in totals.values()),
+        size_bytes=sum(each.size_bytes for each in totals.values()),
+    )
 
 
 class VersionInfo(ShownStruct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ SURFACE = {
         "import_table",
     },
     alpheus.Replica: READING | {"version", "namespaces", "lag", "error", "wait_for", "close"},
-    alpheus.Admin: {"check", "checkpoint", "leases", "subscriptions", "symbols", "upgrade"},
+    alpheus.Admin: {"check", "checkpoint", "collect", "expire", "leases", "subscriptions", "symbols", "upgrade"},
     Symbols: {"list", "reload", "check", "compact"},
     alpheus.Subscription: {"name", "holder", "epoch", "position", "wait_active", "acknowledge", "close"},
     Subscriptions: {"list", "load", "create", "delete", "reset"},

@@ -1,17 +1,22 @@
-"""Administration of a catalog: checks, checkpoints, leases, subscriptions, the symbol list."""
+"""Administration of a catalog: checks, expiry and collection, checkpoints, leases, subscriptions, the symbol list."""
 
 from __future__ import annotations
 
 import msgspec
 
+from alpheus.admin import retention
 from alpheus.admin.data_check import compare_files
 from alpheus.admin.symbols import AsyncSymbols, checkpoint
 from alpheus.events.events import check, parse_bound
 from alpheus.events.subscriptions import AsyncSubscriptions
-from alpheus.models import Checkpoint, CheckReport, Lease, Upgraded
+from alpheus.model_conversions import collection_of, expiry_of
+from alpheus.models import Checkpoint, CheckReport, Collection, Expiry, Lease, Upgraded
+from alpheus.session.arguments import Span, span_millis
 from alpheus.session.leases import list_leases
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
+from alpheus_journal.errors import InvalidInput
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import UpgradeCatalog
 
 
@@ -77,6 +82,60 @@ class AsyncAdmin:
             return Upgraded(before=before, revision=max(before, newest))
         commit = await self._session.commit_operation(UpgradeCatalog(revision=newest), info.version)
         return Upgraded(before=before, revision=newest, commit=commit)
+
+    async def expire(
+        self,
+        older_than: Span = "7d",
+        keep: int = 100,
+        pipeline_hold: Span = "30d",
+        dry_run: bool = False,
+    ) -> Expiry:
+        """Let old versions expire, the lowest first. They can no longer be read by their number or time, and their
+        events leave the log. Their files stay until `collect` deletes them.
+
+        - `older_than`: only versions that were replaced by a newer one before this time expire.
+        - `keep`: the newest versions never expire, whatever their age. The head never expires.
+        - `pipeline_hold`: a job of a pipeline holds back versions that it has not read, but not for longer than this.
+        - `dry_run`: change nothing, and return what would happen.
+
+        Versions that a durable subscription in use or a saved transaction needs stay, too. A tag or a lease keeps its
+        own version readable after the version has expired. Time spans are texts such as "7d" or "12h", timedeltas, or
+        seconds. Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of
+        revision 1), and Exhausted (`already_running`) while the daemon expires or collects for somebody else.
+        """
+        if isinstance(keep, bool) or not isinstance(keep, int):
+            raise InvalidInput(
+                f"keep={keep!r} is not a number of versions", kind="bad_argument", hint="give 1 or more"
+            )
+        rules = ExpiryRules(
+            older_than_millis=span_millis("older_than", older_than),
+            keep_versions=keep,
+            pipeline_hold_millis=span_millis("pipeline_hold", pipeline_hold),
+        )
+        return expiry_of(await retention.expire(self._session, rules, dry_run=dry_run), dry_run=dry_run)
+
+    async def collect(
+        self,
+        minimum_age: Span = "72h",
+        dry_run: bool = False,
+        allow_short: bool = False,
+    ) -> Collection:
+        """Delete files that nothing needs: no kept version, tag, lease, or saved transaction. These are files of
+        expired versions, and files of writes that failed.
+
+        - `minimum_age`: younger files stay. It must be longer than the longest write takes, from its first uploaded
+          file to its commit: a write that takes longer is refused (`upload_expired`) and must run again.
+        - `dry_run`: delete nothing, and return what would happen.
+        - `allow_short`: allow a minimum age below an hour. New transactions with new files are then refused for two
+          minutes after the collection, so use it only when nobody writes.
+
+        Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of revision 1),
+        Corrupt where a file that may need others cannot be read (nothing is deleted then), and Exhausted
+        (`already_running`) while the daemon expires or collects for somebody else.
+        """
+        millis = span_millis("minimum_age", minimum_age)
+        retention.check_short_age(millis, allow_short=allow_short)
+        return collection_of(await retention.collect(self._session, millis, dry_run=dry_run), dry_run=dry_run)
 
     async def leases(self) -> list[Lease]:
         """Return the leases of readers, by version, including expired and damaged ones."""

@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -22,6 +23,7 @@ from alpheus.models import Commit
 from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.sync.reads import SyncReads
 from alpheus.sync.writes import SyncWrites
+from alpheus_journal.clock import parse_span
 from alpheus_journal.format import Kind
 from alpheus_journal.urls import redact_url
 
@@ -267,7 +269,22 @@ class ColumnType(click.ParamType[pa.Field]):
             self.fail(f"{error.message}\n{error.hint}".strip(), param, ctx)
 
 
+class Span(click.ParamType[timedelta]):
+    """A time such as `30d`, `12h` or `1d12h`."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        found = parse_span(str(value))
+        if found is None:
+            self.fail(f"{value!r} is not a time such as 30d, 12h or 1d12h.", param, ctx)
+        return found
+
+
 PAIR = Pair()
+SPAN = Span()
 
 
 def mapping(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -415,6 +432,8 @@ def confirm(settings: Settings, what: str, plan: str, *, yes: bool) -> None:
     if yes:
         return
     if settings.out.json or not sys.stdin.isatty():
+        if not settings.out.json:
+            click.echo(plan, err=True)
         raise click.UsageError(
             f"A{'n' if what[0] in 'aeiou' else ''} {what} needs confirmation: look at --dry-run, then pass --yes."
         )

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Any
 
 import click
 
-from alpheus.cli.frame import PAIR, Settings, cli, mapping, pass_settings
+from alpheus.cli.frame import PAIR, SPAN, Settings, cli, mapping, pass_settings
 from alpheus.cli.text import output
-
-_SPAN = re.compile(r"(?:(\d{1,7})d)?(?:(\d{1,7})h)?(?:(\d{1,7})m)?")
-
-
-class Span(click.ParamType[timedelta]):
-    """A time such as `30d`, `12h` or `1d12h`."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        found = _SPAN.fullmatch(str(value))
-        if found is None or not any(found.groups()):
-            self.fail(f"{value!r} is not a time such as 30d, 12h or 1d12h.", param, ctx)
-        days, hours, minutes = (int(part or 0) for part in found.groups())
-        return timedelta(days=days, hours=hours, minutes=minutes)
 
 
 def tag_options(command: Any) -> Any:
@@ -37,7 +19,7 @@ def tag_options(command: Any) -> Any:
         ),
         click.option(
             "--retain",
-            type=Span(),
+            type=SPAN,
             metavar="SPAN",
             help="Let a daemon delete the tag after this time, such as 30d.",
         ),

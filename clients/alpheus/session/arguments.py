@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from alpheus.models import EPOCH, NamespaceName, PipelineName, TableName, ViewName
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import parse_span
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At, Back, Tag, Timestamp
@@ -28,6 +29,9 @@ PipelineText = str | PipelineName
 
 AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
 """A namespace (text without a dot, or a 1-tuple), a table or view, or a result of the listings."""
+
+Span = str | timedelta | float
+"""A time span: a text such as "7d", "12h" or "1d12h", a timedelta, or a number of seconds."""
 
 When = int | datetime | str | None
 """A version: None or "latest" (the head), a number, a decimal text, an aware datetime, an RFC 3339 text with a zone, or
@@ -186,6 +190,23 @@ def staleness_millis(staleness: float | None) -> int | None:
     if not 0 <= staleness <= STALENESS_SECONDS_MAX:
         raise InvalidInput(f"staleness={staleness!r} is out of range", hint=hint)
     return int(staleness * 1000)
+
+
+def span_millis(argument: str, span: Span) -> int:
+    """Return a time span in milliseconds. Raises InvalidInput (`bad_argument`)."""
+    hint = f'give {argument}="7d", timedelta(days=7), or a number of seconds'
+    found: timedelta | None = None
+    if isinstance(span, str):
+        found = parse_span(span)
+    elif isinstance(span, timedelta):
+        found = span
+    elif not isinstance(span, bool) and isinstance(span, int | float) and abs(span) < 1e10:
+        found = timedelta(seconds=span)
+    if found is None:
+        raise InvalidInput(f"{argument}={span!r} is not a time span", kind="bad_argument", hint=hint)
+    if not 0 <= (millis := found // timedelta(milliseconds=1)) <= fmt.TIME_MILLIS_MAX:
+        raise InvalidInput(f"{argument}={span!r} is out of range", kind="bad_argument", hint=hint)
+    return millis
 
 
 def refuse_unsupported(**given: object) -> None:

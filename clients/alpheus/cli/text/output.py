@@ -150,6 +150,8 @@ def info_text(info: Info) -> str:
             ("storage", info.storage_url if info.storage_url != info.url else ""),
             ("version", info.version),
             ("oldest version", info.oldest_version),
+            ("kept versions", info.kept_versions),
+            ("expired versions", info.oldest_version or ""),
             ("token", info.token),
             ("order", info.order),
             ("version digits", info.version_digits),
