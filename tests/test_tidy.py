@@ -71,9 +71,9 @@ ARROWS = {
     "alpheus_daemon": {
         "__main__": "main",
         "main": "gauges instrumented maintenance retention serve tag_upkeep telemetry",
-        "gauges": "instrumented maintenance serve tag_upkeep telemetry",
+        "gauges": "instrumented maintenance retention serve tag_upkeep telemetry",
         "instrumented": "serve telemetry",
-        "maintenance": "tag_upkeep telemetry",
+        "maintenance": "retention tag_upkeep telemetry",
         "tag_upkeep": "telemetry",
         "serve": "retention telemetry",
         "retention": "telemetry",

@@ -14,6 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from alpheus_daemon.tag_rules import parse_rules
+from alpheus_journal.clock import parse_span
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.tree.reader import DEFINITION_CACHE_BYTES_DEFAULT, NODE_CACHE_BYTES_DEFAULT
 from alpheus_journal.urls import redact_url
@@ -220,6 +222,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             description='Tags to make by the calendar, such as "daily keep=30 zone=Europe/Berlin; weekly"; empty: none.'
         ),
     ] = ""
+    expire_every: Annotated[
+        str, Meta(description='Time between expiries of old versions, such as "1d"; empty: never.')
+    ] = ""
+    expire_older_than: Annotated[
+        str, Meta(description="A version expires this long after it was replaced by a newer one.")
+    ] = "7d"
+    expire_keep: Annotated[
+        int, Meta(ge=1, le=1_000_000_000, description="The newest versions, which never expire.")
+    ] = 100
+    expire_pipeline_hold: Annotated[
+        str, Meta(description="How long a job of a pipeline holds back versions that it has not read.")
+    ] = "30d"
+    collect_every: Annotated[
+        str, Meta(description='Time between deletions of unreferenced files, such as "1d"; empty: never.')
+    ] = ""
+    collect_minimum_age: Annotated[
+        str, Meta(description="Younger files are not deleted; longer than the longest write, at least 1h.")
+    ] = "72h"
     keepalive_seconds: Annotated[
         float, Meta(ge=1, le=3600, description="Time between pings of a silent connection.")
     ] = 30.0
@@ -239,6 +259,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 URLS = ("url", "trace_endpoint")
 """Settings that may hold secrets."""
+
+SPANS = {
+    "expire_every": (timedelta(minutes=1), timedelta(days=365)),
+    "expire_older_than": (timedelta(0), timedelta(days=36_500)),
+    "expire_pipeline_hold": (timedelta(0), timedelta(days=36_500)),
+    "collect_every": (timedelta(minutes=1), timedelta(days=365)),
+    "collect_minimum_age": (timedelta(hours=1), timedelta(days=36_500)),
+}
+"""Settings that are time spans, with their bounds."""
 
 ARGUMENTS = ("url",)
 """Settings that are positional on the command line."""
@@ -271,6 +300,12 @@ RELOADABLE = frozenset(
         "drift_check_seconds",
         "comparison_reads_per_second",
         "tag_rules",
+        "expire_every",
+        "expire_older_than",
+        "expire_keep",
+        "expire_pipeline_hold",
+        "collect_every",
+        "collect_minimum_age",
         "shutdown_grace_seconds",
     }
 )
@@ -452,6 +487,15 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
         parse_rules(config.tag_rules)
     except InvalidInput as error:
         raise _bad(origin("tag_rules"), error.message, error.hint) from None
+    for name, (lowest, highest) in SPANS.items():
+        text = getattr(config, name)
+        span = parse_span(text)
+        if text == "" and name.endswith("_every"):
+            continue
+        if span is None:
+            raise _bad(origin(name), f"{text[:40]!r} is not a time", "for example 7d, 12h or 1d12h")
+        if not lowest <= span <= highest:
+            raise _bad(origin(name), f"{text} is out of range", f"give {lowest} to {highest.days} days")
     _check_listeners(config, origins)
     if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
         raise _bad(

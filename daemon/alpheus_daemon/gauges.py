@@ -6,6 +6,7 @@ import asyncio
 
 from alpheus_daemon.instrumented import TimedStorage
 from alpheus_daemon.maintenance import Maintenance
+from alpheus_daemon.retention import Retention
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub
 from alpheus_daemon.serve.writer import Writer
@@ -24,6 +25,7 @@ def register_gauges(
     service: CatalogService,
     maintenance: Maintenance,
     tags: TagUpkeep,
+    retention: Retention,
 ) -> None:
     """Register every number that the parts of a daemon know anyway."""
     metrics.gauge(
@@ -37,6 +39,7 @@ def register_gauges(
     _add_load(metrics, writer, service)
     _add_subscribers(metrics, journal, hub)
     _add_maintenance(metrics, journal, maintenance)
+    _add_retention(metrics, retention)
     metrics.counter("alpheus_tags_made_total", "Tags made by a rule.", lambda: tags.made_count)
     metrics.counter(
         "alpheus_tags_deleted_total",
@@ -247,4 +250,57 @@ def _add_maintenance(metrics: Metrics, journal: Journal, maintenance: Maintenanc
         "Entries of the index, stored in runs or only in memory.",
         lambda: {"stored": index.entries_count, "memory": index.memory_entries_count},
         label="place",
+    )
+
+
+def _add_retention(metrics: Metrics, retention: Retention) -> None:
+    metrics.counter(
+        "alpheus_versions_expired_total",
+        "Versions that this daemon replaced by tombstones.",
+        lambda: retention.expired_count,
+    )
+    metrics.gauge(
+        "alpheus_expiry_oldest_version",
+        "The oldest kept version, as the last expiry here left it; 0: none has expired, or no expiry ran here.",
+        lambda: retention.oldest_version,
+    )
+    metrics.gauge(
+        "alpheus_expiry_holds",
+        "Who held versions back at the last expiry here, by kind; let_go: jobs that had waited for too long.",
+        retention.count_holds,
+        label="holder",
+    )
+    metrics.gauge(
+        "alpheus_expiry_held_version",
+        "The oldest version that anybody held back at the last expiry here; -1: none.",
+        lambda: min((hold.version for hold in retention.holds if not hold.let_go), default=-1),
+    )
+    metrics.counter(
+        "alpheus_expiry_let_go_total",
+        "Jobs of pipelines that had waited for too long, so that what they need expired.",
+        lambda: retention.let_go_count,
+    )
+    metrics.counter(
+        "alpheus_collected_files_total",
+        "Files that this daemon deleted because nothing reached them, by kind.",
+        lambda: retention.deleted_files,
+        label="kind",
+    )
+    metrics.counter(
+        "alpheus_collected_bytes_total",
+        "Bytes of these files.",
+        lambda: retention.deleted_bytes,
+        label="kind",
+    )
+    metrics.gauge(
+        "alpheus_collection_kept_bytes",
+        "Bytes of old files that the last collection here kept, by what reaches them first.",
+        lambda: retention.kept_bytes,
+        label="kept_by",
+    )
+    metrics.gauge(
+        "alpheus_retention_success_seconds",
+        "When the last expiry and the last collection here succeeded (epoch); 0: not since the start.",
+        lambda: {what: millis / 1000 for what, millis in retention.succeeded_at_millis.items()},
+        label="job",
     )

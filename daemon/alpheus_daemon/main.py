@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from alpheus_daemon.config import (
 from alpheus_daemon.gauges import register_gauges
 from alpheus_daemon.instrumented import CommitMeter, TimedStorage, TracedCommitter
 from alpheus_daemon.maintenance import Maintenance
-from alpheus_daemon.retention import Retention
+from alpheus_daemon.retention import Retention, RetentionUpkeep, Schedule
 from alpheus_daemon.serve.server import Server
 from alpheus_daemon.serve.service import CatalogService
 from alpheus_daemon.serve.watch import Hub, Poller
@@ -49,9 +50,10 @@ from alpheus_daemon.telemetry.logs import logger
 from alpheus_daemon.telemetry.metrics import Health, Metrics, expose
 from alpheus_daemon.telemetry.supervision import Notifier, Pulse
 from alpheus_daemon.telemetry.tracing import Tracer, open_tracer
-from alpheus_journal.clock import RandomIdentities, SystemClock, claimed_principal
+from alpheus_journal.clock import RandomIdentities, SystemClock, claimed_principal, parse_span
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal, software_version
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.storage import open_storage
 from alpheus_journal.urls import redact_text, redact_url
 
@@ -178,6 +180,22 @@ def _maintenance_bounds(config: Config) -> dict[str, Any]:
     }
 
 
+def _retention_schedule(config: Config) -> Schedule:
+    def millis(text: str) -> int:
+        return (parse_span(text) or timedelta(0)) // timedelta(milliseconds=1)
+
+    return Schedule(
+        expire_every_seconds=millis(config.expire_every) / 1000,
+        collect_every_seconds=millis(config.collect_every) / 1000,
+        rules=ExpiryRules(
+            older_than_millis=millis(config.expire_older_than),
+            keep_versions=config.expire_keep,
+            pipeline_hold_millis=millis(config.expire_pipeline_hold),
+        ),
+        minimum_age_millis=millis(config.collect_minimum_age),
+    )
+
+
 async def _look_at_slots(journal: Journal) -> None:
     """List all slots once, which opening does not do, and log the reason if this daemon may not write."""
     if journal.doubt is None:
@@ -236,10 +254,13 @@ async def running(
     tags = TagUpkeep(journal, writer.submit, clock, RandomIdentities(clock), principal=claimed_principal())
     tags.follow(parse_rules(config.tag_rules))
     live.follow(lambda changed: tags.follow(parse_rules(changed.tag_rules)))
-    maintenance = Maintenance(journal, tags=tags, **_maintenance_bounds(config))
+    upkeep = RetentionUpkeep(retention, journal, clock)
+    upkeep.follow(_retention_schedule(config))
+    live.follow(lambda changed: upkeep.follow(_retention_schedule(changed)))
+    maintenance = Maintenance(journal, tags=tags, retention=upkeep, **_maintenance_bounds(config))
     _follow(live, journal, writer, hub, service, poller, maintenance)
 
-    register_gauges(metrics, journal, writer, hub, service, maintenance, tags)
+    register_gauges(metrics, journal, writer, hub, service, maintenance, tags, retention)
     server = Server(service, config)
     address = await asyncio.to_thread(server.bind)
     async with asyncio.TaskGroup() as tasks:

@@ -10,6 +10,8 @@ One task does all of it, and nothing waits for this task.
 - Drift check: every `drift_check_seconds`, compare nine ranges of memory with the tree. After a commit also compare
   one random version of the index with its root. A sole writer looks for versions of other writers.
 - Tags: every minute, delete the tags whose time is over, and make and delete tags by the rules (`tag_upkeep`).
+- Expiry, collection: every `expire_every` and `collect_every`, when these are set (`retention`), first at a random
+  moment of the first hour. A task of its own does them, one at a time, because they may take long.
 - Healing: whenever memory was invalidated or lost, rebuild it. Then a checkpoint is due.
 
 All intervals vary by a tenth, so that daemons on one catalog do not write together; when they do, the better cover
@@ -26,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from alpheus_daemon.retention import RetentionUpkeep
 from alpheus_daemon.tag_upkeep import TagUpkeep
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired
@@ -58,6 +61,8 @@ DRIFT_RANGES = 4
 REFUSED_MAX = 1000
 TAGS_SECONDS = 60.0
 """The time between looks for tags that are due."""
+FIRST_RETENTION_SECONDS = 3600.0
+"""The time after the start within which the first expiry and the first collection begin."""
 
 
 class Maintained(Protocol):
@@ -169,6 +174,7 @@ class Maintenance:
         drift_check_seconds: float,
         comparison_reads_per_second: int = 500,
         tags: TagUpkeep | None = None,
+        retention: RetentionUpkeep | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         randomness: random.Random | None = None,
     ) -> None:
@@ -186,6 +192,11 @@ class Maintenance:
         self.comparisons = Job("comparison", self._compare, monotonic, self._dice)
         self._upkeep = tags
         self.tags = Job("tags", self._keep_tags, monotonic, self._dice)
+        self._retention = retention
+        self._retaining: asyncio.Task[object] | None = None
+        self.expiries = Job("expiry", self._expire, monotonic, self._dice)
+        self.collections = Job("collection", self._collect, monotonic, self._dice)
+        self._first_share = self._dice.random()
         self.healings = Job("healing", self._rebuild, monotonic, self._dice)
         self._index_drifts_count = 0
         self.checkpoints.last_version = self.index_runs.last_version = journal.head.version
@@ -216,6 +227,8 @@ class Maintenance:
             self.drift_checks,
             self.comparisons,
             self.tags,
+            self.expiries,
+            self.collections,
             self.healings,
         )
 
@@ -233,9 +246,14 @@ class Maintenance:
 
     async def run(self) -> None:
         """Run the jobs that are due, until cancelled."""
-        while True:
-            await self.step()
-            await asyncio.sleep(TICK_SECONDS * self._dice.uniform(1 - JITTER, 1 + JITTER))
+        try:
+            while True:
+                await self.step()
+                await asyncio.sleep(TICK_SECONDS * self._dice.uniform(1 - JITTER, 1 + JITTER))
+        finally:
+            if self._retaining is not None:
+                self._retaining.cancel()
+                await asyncio.wait({self._retaining})
 
     async def step(self) -> None:
         """Run the jobs that are due now."""
@@ -249,6 +267,8 @@ class Maintenance:
             await self.healings.attempt(head)
         if self._upkeep is not None and self.tags.has_waited(TAGS_SECONDS) and self.tags.may_run:
             await self.tags.attempt(head)
+        if self._retention is not None and (self._retaining is None or self._retaining.done()):
+            self._begin_retention(head)
         self._is_checkpoint_due |= replay.lacks_checkpoint and self._is_large()
         is_wanted = self._is_checkpoint_due or self._is_due(self.checkpoints)
         if self.checkpoints.may_run and is_wanted and not replay.is_unverified:
@@ -256,6 +276,24 @@ class Maintenance:
         has_many = self._journal.index.memory_entries_count >= INDEX_ENTRIES_MAX
         if self.index_runs.may_run and (self._is_index_due or has_many or self._is_due(self.index_runs)):
             self._is_index_due = not await self.index_runs.attempt(head)
+
+    def _begin_retention(self, head: int) -> None:
+        """Begin the expiry or the collection that is due."""
+        assert self._retention is not None
+        schedule = self._retention.schedule
+        for job, seconds in (
+            (self.expiries, schedule.expire_every_seconds),
+            (self.collections, schedule.collect_every_seconds),
+        ):
+            wait = seconds if job.done_count else min(seconds, FIRST_RETENTION_SECONDS) * self._first_share
+            if seconds and job.may_run and job.has_waited(wait):
+                self._retaining = asyncio.create_task(job.attempt(head), name=job.name)
+                return
+
+    async def wait_for_retention(self) -> None:
+        """Wait for the expiry or collection that is running."""
+        if self._retaining is not None:
+            await self._retaining
 
     def _is_due(self, job: Job) -> bool:
         """Return whether a job is due. No job is due without a commit since its last success."""
@@ -341,6 +379,14 @@ class Maintenance:
     async def _keep_tags(self) -> None:
         assert self._upkeep is not None
         await self._upkeep.work()
+
+    async def _expire(self) -> None:
+        assert self._retention is not None
+        await self._retention.expire()
+
+    async def _collect(self) -> None:
+        assert self._retention is not None
+        await self._retention.collect()
 
     async def _rebuild(self) -> None:
         """Bring memory back after it was dropped because it differs, or lost."""

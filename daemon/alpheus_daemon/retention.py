@@ -1,4 +1,5 @@
 """Expiry and collection in a daemon: one at a time, whoever asked for it, with its numbers and its lines in the log.
+A daemon also does both by a schedule, when it has one.
 
 The fence of a collection is committed by the daemon's writer, as every commit is. A caller that goes away ends the
 work; the next expiry or collection finishes it.
@@ -15,13 +16,16 @@ import msgspec
 
 from alpheus_daemon.telemetry.logs import logger
 from alpheus_journal.clock import Clock, SystemClock
-from alpheus_journal.errors import Exhausted
+from alpheus_journal.errors import AlpheusError, Exhausted, InvalidInput
 from alpheus_journal.format import COLLECTED_KINDS
-from alpheus_journal.model.answers import Collection, Committed, Expiry, FileTotals, Hold
-from alpheus_journal.model.expiry_rules import ExpiryRules
+from alpheus_journal.model.answers import At, Collection, Committed, Expiry, FileTotals, Hold, VersionInfo
+from alpheus_journal.model.expiry_rules import DAY_MILLIS, ExpiryRules
 from alpheus_journal.model.operations import Transaction
 
 log = logger()
+
+WARNED_SHARE = 0.8
+"""The share of a day after which a slow job is named again, because daily work does not come at the same minute."""
 
 
 class Retained(Protocol):
@@ -117,6 +121,11 @@ class Retention:
                     fence_version=done.fence_version,
                 )
 
+    def count_holds(self) -> dict[str, float]:
+        """Return the number of holds of the last expiry by kind."""
+        kinds = ["let_go" if hold.let_go else hold.kind for hold in self.holds]
+        return {kind: kinds.count(kind) for kind in ("subscription", "pipeline", "transaction", "let_go")}
+
     # --- inside
 
     @contextmanager
@@ -160,3 +169,85 @@ class Retention:
         for by, totals in done.kept_by.items():
             kept["tags" if by.startswith("tag ") else by] += totals.size_bytes
         self.kept_bytes = dict(kept)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """When a daemon expires and collects by itself, and by which rules. 0 seconds: never."""
+
+    expire_every_seconds: float = 0
+    collect_every_seconds: float = 0
+    rules: ExpiryRules = ExpiryRules()
+    minimum_age_millis: int = 3 * DAY_MILLIS
+
+
+class Timed(Protocol):
+    """The part of the journal that tells the times of versions."""
+
+    async def resolve(self, at: At) -> VersionInfo: ...
+
+
+class RetentionUpkeep:
+    """The expiry and the collection that a daemon does by its schedule."""
+
+    def __init__(self, retention: Retention, journal: Timed, clock: Clock) -> None:
+        self._retention = retention
+        self._journal = journal
+        self._clock = clock
+        self._warned: dict[str, int] = {}
+        self.schedule = Schedule()
+
+    def follow(self, schedule: Schedule) -> None:
+        """Work by this schedule from now on."""
+        self.schedule = schedule
+
+    async def expire(self) -> None:
+        """Expire old versions, and warn of jobs that have used half of their hold. Does nothing in a catalog of
+        revision 1."""
+        rules = self.schedule.rules
+        with _in_old_catalogs_nothing():
+            async with aclosing(self._retention.expire(rules)) as steps:
+                async for _ in steps:
+                    pass
+            await self._warn_of_slow_jobs(rules.pipeline_hold_millis)
+
+    async def collect(self) -> None:
+        """Delete unreferenced files. Does nothing in a catalog of revision 1."""
+        with _in_old_catalogs_nothing():
+            minimum_age_millis = self.schedule.minimum_age_millis
+            async with aclosing(self._retention.collect(minimum_age_millis=minimum_age_millis)) as steps:
+                async for _ in steps:
+                    pass
+
+    async def _warn_of_slow_jobs(self, hold_millis: int) -> None:
+        """Log once a day each job of a pipeline that has waited for half of the longest hold or more."""
+        now = self._clock.now_millis()
+        held = {
+            hold.name: hold for hold in self._retention.holds if hold.kind == "pipeline" and not hold.let_go
+        }
+        self._warned = {name: at for name, at in self._warned.items() if name in held}
+        for name, hold in held.items():
+            if now - self._warned.get(name, -DAY_MILLIS) < DAY_MILLIS * WARNED_SHARE:
+                continue
+            try:
+                waits_since = (await self._journal.resolve(hold.version + 1)).created_at_millis
+            except AlpheusError:
+                continue  # the next expiry looks again
+            waited_millis = now - waits_since
+            if waited_millis >= hold_millis / 2:
+                self._warned[name] = now
+                log.warning(
+                    "pipeline_holds_versions",
+                    name=name,
+                    version=hold.version,
+                    waited_hours=round(waited_millis / 3_600_000, 1),
+                    hold_hours=round(hold_millis / 3_600_000, 1),
+                )
+
+
+@contextmanager
+def _in_old_catalogs_nothing() -> Iterator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        if error.kind != "upgrade_needed":
+            raise

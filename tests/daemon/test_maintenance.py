@@ -131,7 +131,7 @@ async def test_it_writes_after_so_many_versions(lock: Lock, told: Told) -> None:
     jobs = {job.name: (job.done_count, job.last_version, job.last_error) for job in lock.maintenance.jobs}
     assert jobs == {
         "checkpoint": (1, 120, ""), "index_run": (1, 120, ""), "drift_check": (0, 0, ""), "comparison": (0, 0, ""),
-        "tags": (0, 0, ""), "healing": (0, 0, ""),
+        "tags": (0, 0, ""), "expiry": (0, 0, ""), "collection": (0, 0, ""), "healing": (0, 0, ""),
     }  # fmt: skip
 
 
