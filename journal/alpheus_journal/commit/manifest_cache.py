@@ -105,9 +105,7 @@ class SegmentReader:
                             hint="write data files before the commit",
                         )
                     if info.modified_at_millis < collected_before_millis:
-                        raise upload_expired(
-                            transaction.id, f"the data file {file.path}", collected_before_millis
-                        )
+                        raise upload_expired(f"the data file {file.path} is too old", collected_before_millis)
                 workspace.add_segment(segment.path, content)
                 if segment.path in adds:
                     self.remember(segment, content.batch)
@@ -200,11 +198,10 @@ class SegmentReader:
         return Content(batch, segment.path, table_id)
 
 
-def upload_expired(transaction_id: str, what: str, collected_before_millis: int) -> Expired:
-    """Build the error for files of a transaction that a collection may delete, or has deleted."""
+def upload_expired(what: str, collected_before_millis: int) -> Expired:
+    """Build the error for files that a collection may delete, or has deleted. `what` is old."""
     return Expired(
-        f"{what} of transaction {transaction_id} is from before {time_text(collected_before_millis)}, and files of that"
-        " age have been collected: it may be gone",
+        f"{what}: unreferenced files from before {time_text(collected_before_millis)} have been collected",
         kind="upload_expired",
         hint="begin a new transaction, and write its files again; where work takes so long, collect with a longer"
         " minimum age",

@@ -12,6 +12,7 @@ from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.manifest_cache import upload_expired
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.log.pins import create_pin, read_pin
+from alpheus_journal.log.times import time_text
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -48,7 +49,7 @@ class References:
             await self._check_id(transaction, base)
         for operation in operations:
             if isinstance(operation, CreateTag | ReplaceTag):
-                await self._check_pin(transaction, operation, base)
+                await self._check_pin(operation, base)
         restored = {o.version for o in operations if isinstance(o, RestoreTable | Undrop)}
         for version in sorted(restored):
             if 0 <= version < base.version and base.head.revision >= 2:
@@ -63,11 +64,14 @@ class References:
         its id was made."""
         collected_before = (await base.catalog_definition()).collected_before_millis
         if collected_before and uuid7_millis(transaction.id) < collected_before + ID_AHEAD_MILLIS_MAX:
-            raise upload_expired(transaction.id, "the id", collected_before)
+            began_at = time_text(uuid7_millis(transaction.id))
+            raise upload_expired(
+                f"transaction {transaction.id} began at {began_at}, and brings files of that time; it has to begin two"
+                " minutes after the last collected ones",
+                collected_before,
+            )
 
-    async def _check_pin(
-        self, transaction: Transaction, operation: CreateTag | ReplaceTag, base: Base
-    ) -> None:
+    async def _check_pin(self, operation: CreateTag | ReplaceTag, base: Base) -> None:
         """Check that the pin of a tag is there, is the version's, and is too young to be collected."""
         try:
             copy = await read_pin(self._log, operation.pin_path)
@@ -83,5 +87,5 @@ class References:
         info = await self._log.storage.stat(operation.pin_path)
         collected_before = (await base.catalog_definition()).collected_before_millis
         if info is None or info.modified_at_millis < collected_before:
-            what = f"the pin {operation.pin_path} of {operation.target}"
-            raise upload_expired(transaction.id, what, collected_before)
+            what = f"the pin {operation.pin_path} of {operation.target} is too old"
+            raise upload_expired(what, collected_before)
