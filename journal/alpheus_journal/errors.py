@@ -96,6 +96,7 @@ KINDS: frozenset[str] = frozenset(
         "other_declaration",
         "upgrade_needed",
         "output_added",
+        "minimum_age_short",
         # Expired
         "version_expired",
         "upload_expired",

@@ -129,9 +129,9 @@ class AsyncAdmin:
         - `allow_short`: allow a minimum age below an hour. New transactions with new files are then refused for two
           minutes after the collection, so use it only when nobody writes.
 
-        Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of revision 1),
-        Corrupt where a file that may need others cannot be read (nothing is deleted then), and Exhausted
-        (`already_running`) while the daemon expires or collects for somebody else.
+        Repeating the call is safe. Raises InvalidInput (`bad_argument`; `minimum_age_short`; `upgrade_needed` in a
+        catalog of revision 1), Corrupt where a file that may need others cannot be read (nothing is deleted then), and
+        Exhausted (`already_running`) while the daemon expires or collects for somebody else.
         """
         millis = span_millis("minimum_age", minimum_age)
         retention.check_short_age(millis, allow_short=allow_short)

@@ -48,13 +48,13 @@ async def collect(session: Session, minimum_age_millis: int, *, dry_run: bool) -
 
 
 def check_short_age(minimum_age_millis: int, *, allow_short: bool) -> None:
-    """Refuse a minimum age below an hour unless the caller allows it. Raises InvalidInput (`bad_argument`)."""
+    """Refuse a minimum age below an hour unless the caller allows it. Raises InvalidInput (`minimum_age_short`)."""
     if minimum_age_millis < HOUR_MILLIS and not allow_short:
         raise InvalidInput(
             f"a minimum age of {minimum_age_millis / 1000:g} s is short: a write that takes longer loses the files that"
             " it has uploaded and is refused (upload_expired), and for two minutes after the collection new"
             " transactions with new files are refused, too",
-            kind="bad_argument",
+            kind="minimum_age_short",
             hint="give an hour or more, or pass allow_short=True when nobody writes",
         )
 

@@ -132,8 +132,9 @@ def test_wrong_rules_are_refused(catalog: Catalog, arguments: dict[str, Any], te
 
 def test_a_short_minimum_age_needs_a_flag_and_says_why(catalog: Catalog) -> None:
     for age in (0, "59m", timedelta(minutes=59)):
-        with pytest.raises(InvalidInput, match="upload_expired"):
+        with pytest.raises(InvalidInput, match="upload_expired") as caught:
             catalog.admin.collect(age)
+        assert caught.value.kind == "minimum_age_short"
     with pytest.raises(InvalidInput, match="is out of range"):
         catalog.admin.collect(timedelta(days=-1), allow_short=True)
     assert not catalog.admin.collect("1h", dry_run=True).unreferenced
@@ -179,12 +180,12 @@ def test_a_broken_stream_is_continued_and_its_work_counts() -> None:
 def test_commands_show_the_plan_and_ask(catalog: Catalog) -> None:
     rules = ("--older-than", "0d", "--keep", "2")
     text = failed(run(catalog, "expire", *rules), 2)
-    assert "versions 0 to 3 would expire" in text
+    assert "4 versions would expire: 0 to 3" in text
     assert "pass --yes" in text
     assert catalog.info().oldest_version == 0
-    assert "versions 0 to 3 would expire" in ok(run(catalog, "expire", *rules, "--dry-run"))
+    assert "4 versions would expire: 0 to 3" in ok(run(catalog, "expire", *rules, "--dry-run"))
     done = ok(run(catalog, "expire", *rules, "--yes"))
-    assert done.splitlines() == ["versions 0 to 3 expired; these are 4", "versions 4 to 5 stay"]
+    assert done.splitlines() == ["4 versions expired: 0 to 3", "versions 4 to 5 stay"]
     again = run(catalog, "expire", *rules, "--yes")
     assert again.exit_code == 99
     assert "nothing to do" in again.stdout
@@ -228,7 +229,7 @@ def test_texts_name_what_goes_and_what_stays() -> None:
         holds=(Hold(kind="subscription", name="s\x1b", version=3),),
     )  # fmt: skip
     assert expiry_text(held).splitlines() == [
-        "version 2 would expire",
+        "1 version would expire: 2",
         "versions 3 to 9 stay",
         "old enough but held back: versions 3 to 7",
         "held back by the subscription s\\x1b, which needs version 3 and later",

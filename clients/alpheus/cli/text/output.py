@@ -648,6 +648,7 @@ _OPTION_HINTS = {
         "--exist-ok": "pass --exist-ok to leave it unchanged",
         "--append": "pass --append to add the rows to it",
     },
+    "minimum_age_short": {"--allow-short": "give an hour or more, or pass --allow-short when nobody writes"},
     "namespace_not_empty": {"--cascade": "drop its contents first, or pass --cascade"},
 }
 """By kind of error: the option of the failed command that avoids the error."""

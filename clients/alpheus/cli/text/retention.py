@@ -20,9 +20,8 @@ def expiry_text(expiry: Expiry) -> str:
     lines = []
     if expiry.planned:
         does = "would expire" if expiry.dry_run else "expired"
-        span = _versions_text(expiry.first_version, expiry.oldest_version - 1)
-        count = "" if expiry.planned == 1 else f"; these are {expiry.planned}"
-        lines.append(f"{span} {does}{count}")
+        span = _versions_text(expiry.first_version, expiry.oldest_version - 1).partition(" ")[2]
+        lines.append(f"{count_text(expiry.planned, 'version')} {does}: {span}")
     else:
         lines.append("nothing to do: no version may expire")
     kept = "stay" if expiry.version > expiry.oldest_version else "stays"
