@@ -26,7 +26,7 @@ class ExpiryRules(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_rules(rules: ExpiryRules) -> None:
     """Raise InvalidInput for rules that make no sense."""
-    if rules.keep_versions < 1:
+    if not 1 <= rules.keep_versions < 1 << 63:
         raise InvalidInput(
             f"expiry cannot keep {rules.keep_versions} versions",
             hint="keep at least 1: the head never expires",
