@@ -72,7 +72,9 @@ async def _write_tombstones(log: Log, versions: Sequence[int], now_millis: int) 
         try:
             return await log.commit_id(version)
         except NotFound:
-            return None  # given up by a repair; an empty slot stays empty
+            if log.given_up_range(version) is None:
+                raise
+            return None  # an empty slot stays empty
 
     for version, commit_id in zip(
         versions, await each_of(versions, read_id, TOMBSTONES_AT_ONCE), strict=True

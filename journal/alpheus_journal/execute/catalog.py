@@ -64,7 +64,9 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
         )
     definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
     marks, given_up = definition.time_marks, definition.given_up
+    collected_before = definition.collected_before_millis
     if operation.times_up_to_millis:
+        collected_before = 0  # a wrong clock may have given it, and then no upload would be young enough
         reach = max([operation.times_up_to_millis, *(mark.up_to_millis for mark in marks)])
         marks = (*marks, TimeMark(version=context.version, up_to_millis=reach))
     if operation.given_up:
@@ -83,7 +85,9 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
         workspace,
         operation,
         context,
-        msgspec.structs.replace(definition, time_marks=marks, given_up=given_up),
+        msgspec.structs.replace(
+            definition, time_marks=marks, given_up=given_up, collected_before_millis=collected_before
+        ),
     )
 
 

@@ -16,11 +16,11 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log.times import epochs, version_at
 from alpheus_journal.model.answers import CheckSummary, Timestamp
 from alpheus_journal.model.definitions import TimeMark
-from alpheus_journal.model.operations import Repair, Transaction
+from alpheus_journal.model.operations import AppendFiles, FenceCollection, Repair, Transaction
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.storage.posix import Syscalls
-from alpheus_journal.testing import Lake, raises
+from alpheus_journal.testing import Lake, put_rows, raises
 
 DAY = 24 * 3600 * 1000
 AHEAD = 400 * DAY
@@ -113,6 +113,36 @@ async def test_many_go_on_after_a_writer_from_the_future() -> None:
     # Time travel follows the recorded times: right times are found, and later versions are in the future.
     assert (await journal.resolve(Timestamp(times[2] - 1))).version == 1
     assert (await journal.resolve(Timestamp(right))).version == 3
+
+
+async def test_a_repair_forgets_the_cutoff_of_a_wrong_clock() -> None:
+    """A collection under a clock that is ahead would refuse every upload until that time."""
+    lake, journal, _, right = await ahead()
+    table = lake.table("a", "t")
+    await lake.commit(journal, lake.namespace("a"), table)
+    lake.clock.millis = right + DAY
+    await lake.commit(journal, FenceCollection(cutoff_millis=right + DAY // 2))
+    lake.clock.millis = right
+
+    async def append() -> int:
+        transaction = lake.transaction(journal)
+        segment = await put_rows(
+            lake.storage, lake.identities, table_id=table.table_id, transaction_id=transaction.id
+        )
+        operation = AppendFiles(namespace="a", name="t", table_id=table.table_id, segments=(segment,))
+        return (
+            await journal.commit(
+                Transaction(
+                    id=transaction.id, begin_version=transaction.begin_version, operations=(operation,)
+                )
+            )
+        ).version
+
+    await raises(Expired, append(), kind="upload_expired")
+    assert await repaired(lake) is not None
+    await journal.refresh()
+    assert (await journal.info()).definition.collected_before_millis == 0
+    assert await append() == journal.head.version
 
 
 async def test_times_count_anew_from_a_repair_on() -> None:
