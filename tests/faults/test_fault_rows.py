@@ -263,6 +263,8 @@ async def test_the_auditor_sees_what_must_never_happen() -> None:
     assert len(audit.violations) == 2
     await audit.put("node/a.arrow", b"b")
     await audit.delete("node/a.arrow")
+    assert len(audit.violations) == 3
+    await audit.delete("vn/0")
     assert len(audit.violations) == 4
     await audit.put("vn/latest", b"1")
     await audit.put("vn/latest", b"2")

@@ -654,7 +654,7 @@ class Pinner(NamedTuple):
 
 
 def tag(rules: Rules, me: Pinner) -> Program:
-    """FORMAT.md, "To create a tag": pin, then commit the entry that names the pin."""
+    """FORMAT.md, "Tags and pins": pin, then commit the entry that names the pin."""
     if me.source < 0:
         born = yield from _pin_version(rules, me)
     else:

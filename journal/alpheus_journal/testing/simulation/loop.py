@@ -28,7 +28,8 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 import msgspec
 
-from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import AlpheusError, Corrupt, OutcomeUnknown, Unavailable
 from alpheus_journal.storage import ObjectInfo, Storage, check_paths, slot_taken
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.faults import WRITES, Call, Fault, Plan, no_faults
@@ -540,16 +541,14 @@ class Audit(Storage):
         await self.inner.put(path, data)
 
     def _bury(self, path: str, data: bytes) -> None:
-        """Judge a tombstone."""
-        file = decode_node(data, path, root=True, size_max=len(data))
-        before = decode_node(self.slots[path], path, root=True, size_max=len(self.slots[path]))
+        """Judge what replaces a slot: only a tombstone of the lowest kept version, or of a lower one, may."""
         version = list(self.slots).index(path)
-        if not file.is_tombstone or file.commit_id != before.commit_id or version > self.expired:
+        if version > self.expired or not _is_tombstone_of(path, self.slots[path], data):
             self.violations.append(f"{path} was overwritten while {self.expired} is kept")
         self.expired = max(self.expired, version + 1)
 
     async def delete(self, path: str) -> None:
-        if path in self.slots:
+        if path.startswith("vn/") and path not in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
             self.violations.append(f"{path} was deleted")
         await self.inner.delete(path)
 
@@ -559,6 +558,15 @@ class Audit(Storage):
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)
+
+
+def _is_tombstone_of(path: str, root: bytes, data: bytes) -> bool:
+    try:
+        before = decode_node(root, path, root=True, size_max=len(root))
+        after = decode_node(data, path, root=True, size_max=len(data))
+    except Corrupt:
+        return False
+    return after.is_tombstone and after.commit_id == before.commit_id
 
 
 class LaxStorage(Storage):
