@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from upkeep_lake import collect, expire, make_lake, make_table, tag
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired
@@ -24,6 +25,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Reference
+from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.operations import (
     AdvancePipeline,
     CommitIceberg,
@@ -266,6 +268,23 @@ async def test_large_groups_and_tombstones(tmp_path: Path) -> None:
     await compare(journal, first)
     await lake.expire(below=3)
     await compare(await lake.open(), await lay_out(lake.storage, tmp_path / "expired"), expired=3)
+
+
+async def test_a_catalog_that_has_tags_and_was_collected(tmp_path: Path) -> None:
+    """The SDK reads each kept version, and takes tags, pins and fences for nothing that it knows."""
+    lake = make_lake()
+    journal = await make_table(lake, version_digits=64, order=3)
+    for number in range(6):
+        await lake.commit(journal, lake.namespace(f"n{number}"), lake.table(f"n{number}", "t"))
+    await tag(lake, journal, "kept", 4)
+    await compare(journal, await lay_out(lake.storage, tmp_path / "tagged"))
+    for number in range(6):
+        await lake.commit(journal, DropNamespace(name=f"n{number}", cascade=True))
+    lake.clock.millis += 2 * HOUR_MILLIS
+    done = await expire(journal, keep=3)
+    assert (await collect(journal)).deleted_count > 10
+    await compare(await lake.open(), await lay_out(lake.storage, tmp_path / "collected"), expired=done.oldest)
+    await journal.close()
 
 
 @pytest.mark.parametrize(
