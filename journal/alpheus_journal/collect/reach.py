@@ -89,6 +89,8 @@ class Reach:
         )
         self._seen: set[str] = set()
         """The nodes, definitions and segments that were read or are about to be."""
+        self._fresh: list[str] = []
+        """What the root that is being added brought into `_seen`."""
         self._by, self._is_copy = VERSIONS, False
         self.tags: dict[str, TagDef] = {}
         """The tags of kept versions, by the path of their pins."""
@@ -96,7 +98,6 @@ class Reach:
         """The files that subscriptions name."""
         self.exports: set[str] = set()
         """The copied roots that another writer's exports name."""
-        self.data_roots: set[str] = set()
 
     # --- who reaches
 
@@ -104,6 +105,7 @@ class Reach:
         """Add kept versions. Skips those that have expired meanwhile: whoever took something over from them did so by a
         pin, a lease or a later version. Raises Corrupt for a root that cannot be read."""
         self._by, self._is_copy = VERSIONS, False
+        self._fresh.clear()
 
         async def read(version: int) -> Root | None:
             try:
@@ -131,6 +133,7 @@ class Reach:
     async def add_copy(self, copy: Copy, by: str) -> None:
         """Add the tree of a pin or a lease."""
         self._by, self._is_copy = by, True
+        self._fresh.clear()
         wanted = _Wanted()
         self._add_tree(copy.root, copy.catalog_def, wanted)
         await self._follow(wanted)
@@ -139,6 +142,7 @@ class Reach:
         """Add the tree of a root that is stored as an ordinary node: of an export, or of a saved transaction. Raises
         Corrupt, also where a file is missing."""
         self._by, self._is_copy = by, True
+        self._fresh.clear()
         self._candidates.keep((fmt.check_root_pointer(path),), by)
         try:
             data = await self._log.storage.read(path, size_max=self._log.node_size_max)
@@ -147,7 +151,11 @@ class Reach:
         file = decode_node(data, path, root=True, size_max=self._log.node_size_max)
         wanted = _Wanted()
         self._add_tree(file.node, file.catalog_def, wanted)
-        await self._follow(wanted)
+        try:
+            await self._follow(wanted)
+        except Corrupt:
+            self._seen.difference_update(self._fresh)  # who reaches it, too, reads it again
+            raise
 
     # --- what is reached
 
@@ -158,7 +166,7 @@ class Reach:
     def _add_node(self, node: Node, wanted: _Wanted) -> None:
         for child in node.children:
             if child and child not in self._seen:
-                self._seen.add(child)
+                self._see(child)
                 wanted.nodes.append(child)
         for key, path in zip(node.keys, node.values, strict=True):
             if path and path not in self._seen:  # a key of another writer may be deleted
@@ -171,7 +179,7 @@ class Reach:
         self._candidates.keep((path,), self._by)
         if kind is Kind.TAG and self._is_copy:
             return  # the tags of a copy keep nothing; a kept version may still name this one
-        self._seen.add(path)
+        self._see(path)
         if kind in (Kind.CATALOG, Kind.TABLE, Kind.TAG, Kind.SUBSCRIPTION):
             wanted.definitions[path] = kind
 
@@ -191,9 +199,13 @@ class Reach:
 
     def _want_segment(self, segment: Segment, table_id: str, root: str, wanted: _Wanted) -> None:
         if segment.path not in self._seen:
-            self._seen.add(fmt.check_manifest_pointer(segment.path, table_id))
+            self._see(fmt.check_manifest_pointer(segment.path, table_id))
             self._candidates.keep((segment.path,), self._by)
             wanted.segments[segment.path] = (segment, table_id, root)
+
+    def _see(self, path: str) -> None:
+        self._seen.add(path)
+        self._fresh.append(path)
 
     async def _follow(self, wanted: _Wanted) -> None:
         """Read what is wanted, and what that wants, until nothing is left."""
@@ -218,7 +230,6 @@ class Reach:
                 self.tags.setdefault(definition.pin_path, definition)
             elif isinstance(definition, CatalogDef):
                 self.exports.update(definition.exported_snapshots.values())
-                self.data_roots.update(definition.data_roots)
             elif isinstance(definition, SubscriptionDef):
                 self.positions.update((definition.position_path, definition.previous_position_path))
             elif isinstance(definition, TableDef) and definition.native:

@@ -40,7 +40,7 @@ from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.copies import snapshot_of
 from alpheus_journal.log.leases import take
-from alpheus_journal.model.answers import Tag
+from alpheus_journal.model.answers import Committed, Tag
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import InputPosition, TableDef
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS, ExpiryRules
@@ -398,6 +398,36 @@ async def test_leases_and_saved_transactions_keep_what_they_need() -> None:
     done = await collect(journal)
     assert {"saved", "data"} <= done.deleted.keys()
     assert await files_of(lake) == await reachable(lake, journal)
+    await journal.close()
+
+
+async def test_a_saved_transaction_that_cannot_be_read_whole_hides_nothing_from_its_commit() -> None:
+    """Its running root names a segment that is missing when it is marked; then it commits, before the fence."""
+    lake = make_lake()
+    journal = await make_table(lake)
+    other = lake.table("a", "u")
+    await lake.commit(journal, other)
+    begun = lake.transaction(journal)
+    first = await append(lake, journal, T, id=begun.id)
+    second = await append(lake, journal, other.target, id=begun.id)
+    assert isinstance(second, AppendFiles)
+    saved = msgspec.structs.replace(begun, operations=(first, second))
+    await journal.save_transaction(saved)
+    lake.clock.millis += 2 * HOUR_MILLIS
+    path = second.segments[0].path
+    data = await lake.storage.read(path, size_max=1 << 20)
+    await lake.storage.delete(path)
+    await lake.storage.put(f"node/{lake.identities.uuid4()}.arrow", b"something to collect")
+    lake.clock.millis += 2 * HOUR_MILLIS
+
+    async def commit_both(fence: Transaction) -> Committed:
+        await lake.storage.put(path, data)
+        await journal.commit(saved)
+        return await journal.commit(fence)
+
+    steps = journal.collect(minimum_age_millis=HOUR_MILLIS, commit=commit_both)
+    assert [step async for step in steps][-1].deleted_count
+    await check(journal)
     await journal.close()
 
 
