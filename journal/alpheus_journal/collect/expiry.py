@@ -30,7 +30,6 @@ from alpheus_journal.workspace.checks import check_revision
 
 TOMBSTONES_AT_ONCE = 16
 PROGRESS_VERSIONS = 1_000
-LISTED_AT_ONCE = 1_000
 
 
 async def expire(
@@ -155,22 +154,10 @@ async def _find_holds(follower: Follower, now_millis: int, held_since: int) -> A
 
 async def _definitions(follower: Follower, kind: Kind) -> AsyncIterator[tuple[str, str, Definition]]:
     """Yield name, path and definition of each object of a kind at the head, except damaged ones."""
-    snapshot = await follower.snapshot()
-    after, more = "", True
-    while more:
-        page = await snapshot.names(kind, limit=LISTED_AT_ONCE, after=after)
-        names = [
-            fmt.pipeline_name(name) if kind is Kind.PIPELINE else fmt.subscription_name(name)
-            for name in page.names
-        ]
-        for name, stored in zip(page.names, await snapshot.load(names), strict=True):
-            if stored is None or stored.error() is not None:
-                continue
-            try:
+    async for name, stored in (await follower.snapshot()).objects(kind):
+        with contextlib.suppress(Corrupt):
+            if stored.damage is None:
                 yield name, stored.path, decode_definition(kind, stored.definition, stored.path)
-            except Corrupt:
-                continue
-        after, more = (page.names[-1], page.more) if page.names else ("", False)
 
 
 async def _hold_of_subscription(

@@ -56,15 +56,10 @@ async def load_tag(read: Read, name: str) -> TagDef:
 
 async def list_tags(at: Snapshot) -> AsyncIterator[tuple[str, TagDef]]:
     """Yield the tags of a version with their names, except damaged ones."""
-    after, more = "", True
-    while more:
-        page = await at.names(Kind.TAG, limit=LOOKED_AT_MAX, after=after)
-        loaded = await at.load([fmt.tag_name(name) for name in page.names])
-        for name, stored in zip(page.names, loaded, strict=True):
-            with contextlib.suppress(Corrupt):
-                if stored is not None and stored.error() is None:
-                    yield name, decode_tag(stored)
-        after, more = (page.names[-1], page.more) if page.names else ("", False)
+    async for name, stored in at.objects(Kind.TAG):
+        with contextlib.suppress(Corrupt):
+            if stored.damage is None:
+                yield name, decode_tag(stored)
 
 
 def snapshot_of_pin(reader: Reader, log: Log, path: str, copy: Copy) -> Snapshot:

@@ -331,6 +331,17 @@ class Snapshot:
                 low = Key(keys[-1] + "\0")
         return page_of(self.version, found, size)
 
+    async def objects(self, kind: Kind) -> AsyncIterator[tuple[str, StoredObject]]:
+        """Yield all objects of a kind that lies in no namespace, with their names, in key order; damaged ones too."""
+        after, more = "", True
+        while more:
+            page = await self.names(kind, after=after)
+            loaded = await self.load([ObjectName(kind, "", name) for name in page.names])
+            for name, stored in zip(page.names, loaded, strict=True):
+                if stored is not None:
+                    yield name, stored
+            after, more = (page.names[-1], page.more) if page.names else ("", False)
+
     async def _scan(self, low: Key, high: Key, limit: int) -> list[Key]:
         async with self._reading:
             await self.reader.rule_out_utf16_order(self.root, [low, high])
