@@ -49,14 +49,18 @@ GROUND = {
 ARROWS = {
     "alpheus_journal": {
         "repair": "journal replay log model storage",
-        "journal": "check collect create_catalog wire commit execute workspace replay conflicts log tree model storage",
+        "journal": (
+            "check collect create_catalog wire commit execute.rules workspace replay conflicts log tree model"
+            " storage"
+        ),
         "access": "replay model storage",
         "check": "execute workspace replay log tables tree model rooted_storage storage",
         "collect": "commit wire workspace replay log tables tree model rooted_storage storage",
         "wire": "replay model",
         "create_catalog": "commit workspace log tree model storage",
-        "commit": "execute workspace replay conflicts log tables tree model rooted_storage storage",
-        "execute": "workspace predicate tables model",
+        "commit": "execute execute.rules workspace replay conflicts log tables tree model rooted_storage storage",
+        "execute": "execute.rules workspace tables model",
+        "execute.rules": "workspace predicate tables model",
         "workspace": "conflicts tables tree model",
         "replay": "conflicts log tree model rooted_storage storage",
         "conflicts": "predicate model",

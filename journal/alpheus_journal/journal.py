@@ -39,7 +39,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.subscriptions import superseded_error
+from alpheus_journal.execute.rules.subscriptions import superseded_error
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.pins import read_pin

@@ -32,7 +32,7 @@ from alpheus_daemon.config import read_config
 from alpheus_daemon.main import main as daemon_main
 from alpheus_daemon.telemetry.tracing import _Seldom
 from alpheus_journal.errors import AlpheusError
-from alpheus_journal.execute.tables import _check_location
+from alpheus_journal.execute.rules.tables import _check_location
 from alpheus_journal.journal import Journal
 from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage

@@ -40,8 +40,8 @@ from alpheus_journal.conflicts import rules as conflicts
 from alpheus_journal.conflicts.facets import Aspect, Stake
 from alpheus_journal.conflicts.rules import Rule, Stakes
 from alpheus_journal.errors import AlpheusError, Expired, OutcomeUnknown, Unavailable
-from alpheus_journal.execute import rows as row_operations
-from alpheus_journal.execute.row_changes import RowExecution
+from alpheus_journal.execute.rules import rows as row_operations
+from alpheus_journal.execute.rules.row_changes import RowExecution
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Collection, Committed, Event, Outcome, StoredObject

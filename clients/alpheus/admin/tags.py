@@ -14,7 +14,7 @@ from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
-from alpheus_journal.execute.tags import EXPIRE_AT_MILLIS_MAX
+from alpheus_journal.execute.rules.tags import EXPIRE_AT_MILLIS_MAX
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At, Pin
 from alpheus_journal.model.definitions import TagDef

@@ -38,7 +38,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from alpheus_journal.execute.subscriptions import superseded_error
+from alpheus_journal.execute.rules.subscriptions import superseded_error
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Position
 from alpheus_journal.model.definitions import SubscriptionDef

@@ -19,7 +19,7 @@ from alpheus.session.arguments import Name
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from alpheus_journal.execute.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN
+from alpheus_journal.execute.rules.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN
 from alpheus_journal.format import Kind
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Position

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from alpheus.session.arguments import several
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.execute.schema import Paths, Place
+from alpheus_journal.execute.rules.schema import Paths, Place
 from alpheus_journal.model.definitions import Column, with_ids
 from alpheus_journal.model.operations import AddColumn, UpdateTable
 from alpheus_journal.tables.columns import columns_of_schema, encode_default

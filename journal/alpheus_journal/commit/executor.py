@@ -22,7 +22,7 @@ from alpheus_journal.conflicts.rules import Touches
 from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
 from alpheus_journal.execute.execute import context_of, execute_async
 from alpheus_journal.execute.prefetch import fetch
-from alpheus_journal.execute.rows import find_expected_segments
+from alpheus_journal.execute.rules.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_files import action_rows, run_aside

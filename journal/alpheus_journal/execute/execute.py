@@ -15,7 +15,7 @@ from typing import Any
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.execute import (
+from alpheus_journal.execute.rules import (
     catalog,
     lifecycle,
     pipelines,
@@ -25,7 +25,7 @@ from alpheus_journal.execute import (
     tags,
     views,
 )
-from alpheus_journal.execute.rows import count_changed_rows
+from alpheus_journal.execute.rules.rows import count_changed_rows
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (

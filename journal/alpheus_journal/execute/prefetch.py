@@ -16,7 +16,7 @@ from typing import Protocol
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.execute.execute import EXECUTE_RULES
-from alpheus_journal.execute.lifecycle import CHILDREN_MAX
+from alpheus_journal.execute.rules.lifecycle import CHILDREN_MAX
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import Page, StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, Segment, TableDef, ViewDef

@@ -21,7 +21,7 @@ from alpheus.events.subscriptions import (
 )
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.execute.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN
+from alpheus_journal.execute.rules.subscriptions import LEASE_MILLIS_MAX, LEASE_MILLIS_MIN
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, make_token

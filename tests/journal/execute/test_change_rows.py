@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
-from alpheus_journal.execute import row_changes
+from alpheus_journal.execute.rules import row_changes
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Finding
@@ -344,7 +344,7 @@ async def test_a_version_that_is_not_durable_yet_is_built_upon() -> None:
     third, fourth = await side.author(), await side.author()
     with (
         mock.patch.object(segments_module, "FANOUT", 2),
-        mock.patch("alpheus_journal.execute.rows.FANOUT", 2),
+        mock.patch("alpheus_journal.execute.rules.rows.FANOUT", 2),
     ):
         started = asyncio.Event()
         tasks = []
@@ -560,7 +560,7 @@ async def test_one_transaction_adds_a_file_once() -> None:
 async def test_every_lost_segment_and_data_file_is_named() -> None:
     with (
         mock.patch.object(segments_module, "FANOUT", 3),
-        mock.patch("alpheus_journal.execute.rows.FANOUT", 3),
+        mock.patch("alpheus_journal.execute.rules.rows.FANOUT", 3),
     ):
         side = await make_lakeside([1, 2], [3], [4], [5, 6])
         author = await side.author()

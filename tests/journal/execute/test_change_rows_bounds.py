@@ -14,8 +14,8 @@ from alpheus_journal.commit import base as base_module
 from alpheus_journal.commit import manifest_cache as segment_reader
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.execute import execute as operations
-from alpheus_journal.execute import row_changes
-from alpheus_journal.execute import rows as row_operations
+from alpheus_journal.execute.rules import row_changes
+from alpheus_journal.execute.rules import rows as row_operations
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed

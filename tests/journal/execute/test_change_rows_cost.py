@@ -15,7 +15,7 @@ from unittest import mock
 import msgspec
 
 from alpheus_journal.execute import execute as operations
-from alpheus_journal.execute.rows import write_files
+from alpheus_journal.execute.rules.rows import write_files
 from alpheus_journal.model.definition_messages import encode_definition
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.model.operations import (
@@ -98,7 +98,7 @@ async def test_the_cost_of_an_append_stays_flat(lane_count: Callable[[int, int],
 
 async def test_segments_that_nobody_merged_are_merged_in_time() -> None:
     """Catalogs of earlier releases have such segments. The recorded sums stay true, and the backlog shrinks."""
-    with mock.patch("alpheus_journal.execute.rows.FANOUT", 1_000_000):
+    with mock.patch("alpheus_journal.execute.rules.rows.FANOUT", 1_000_000):
         side = await make_lakeside(*[[number] for number in range(40)])
     assert len((await side.table()).segments) == 40
     await side.sound()

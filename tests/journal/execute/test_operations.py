@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotEmpty, NotFound
 from alpheus_journal.execute.overlay import Overlay
-from alpheus_journal.execute.schema import check_columns
+from alpheus_journal.execute.rules.schema import check_columns
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import LATEST, CheckSummary

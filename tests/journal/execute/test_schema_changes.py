@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpheus_journal.errors import AlpheusError, Conflict, InvalidInput, NotFound
-from alpheus_journal.execute.schema import (
+from alpheus_journal.execute.rules.schema import (
     WIDER,
     change_columns,
     check_columns,

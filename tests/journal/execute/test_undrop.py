@@ -8,9 +8,9 @@ import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
-from alpheus_journal.execute import lifecycle
 from alpheus_journal.execute import prefetch as footprint
 from alpheus_journal.execute.overlay import Overlay
+from alpheus_journal.execute.rules import lifecycle
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Finding

@@ -20,7 +20,7 @@ from alpheus_journal.errors import (
     InvalidInput,
     NotFound,
 )
-from alpheus_journal.execute.tags import EXPIRE_AT_MILLIS_MAX
+from alpheus_journal.execute.rules.tags import EXPIRE_AT_MILLIS_MAX
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.copies import Copy

@@ -22,8 +22,8 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.execute import rows as row_operations
 from alpheus_journal.execute.overlay import Overlay
+from alpheus_journal.execute.rules import rows as row_operations
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary

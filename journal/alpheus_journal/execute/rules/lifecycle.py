@@ -9,7 +9,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, InvalidInput, NotEmpty
-from alpheus_journal.execute.views import rebind, unbind
+from alpheus_journal.execute.rules.views import rebind, unbind
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef

@@ -11,8 +11,8 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
-from alpheus_journal.execute.row_changes import RowExecution, segments_size_bytes
-from alpheus_journal.execute.tables import table_of
+from alpheus_journal.execute.rules.row_changes import RowExecution, segments_size_bytes
+from alpheus_journal.execute.rules.tables import table_of
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     DeletePredicate,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, Corrupt, InvalidInput
-from alpheus_journal.execute.schema import widen_column
+from alpheus_journal.execute.rules.schema import widen_column
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     Column,

@@ -8,7 +8,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
-from alpheus_journal.execute.schema import change_columns, check_columns, only_adds
+from alpheus_journal.execute.rules.schema import change_columns, check_columns, only_adds
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef

@@ -12,7 +12,7 @@ import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput, NotFound
-from alpheus_journal.execute.schema import check_structure, count_of, only_adds
+from alpheus_journal.execute.rules.schema import check_structure, count_of, only_adds
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import (
     VIEW_FORMAT_SQL,
