@@ -483,6 +483,18 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             f"{config.cache_dir!r} is not a folder",
             "make the folder, or leave the setting out",
         )
+    _check_schedules(config, origins)
+    _check_listeners(config, origins)
+    if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
+        raise _bad(
+            origin("trace_endpoint"), "it is not the URL of a collector", "for example http://127.0.0.1:4317"
+        )
+
+
+def _check_schedules(config: Config, origins: Mapping[str, str]) -> None:
+    def origin(name: str) -> str:
+        return origins.get(name, flag_name(name))
+
     try:
         parse_rules(config.tag_rules)
     except InvalidInput as error:
@@ -496,11 +508,6 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             raise _bad(origin(name), f"{text[:40]!r} is not a time", "for example 7d, 12h or 1d12h")
         if not lowest <= span <= highest:
             raise _bad(origin(name), f"{text} is out of range", f"give {lowest} to {highest.days} days")
-    _check_listeners(config, origins)
-    if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
-        raise _bad(
-            origin("trace_endpoint"), "it is not the URL of a collector", "for example http://127.0.0.1:4317"
-        )
 
 
 def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:

@@ -251,13 +251,7 @@ async def running(
     retention = Retention(journal, writer.submit, clock=clock, principal=claimed_principal())
     service = _service(config, journal, writer, hub, metrics, tracer, retention)
     poller = Poller(journal, **_poller_bounds(config))
-    tags = TagUpkeep(journal, writer.submit, clock, RandomIdentities(clock), principal=claimed_principal())
-    tags.follow(parse_rules(config.tag_rules))
-    live.follow(lambda changed: tags.follow(parse_rules(changed.tag_rules)))
-    upkeep = RetentionUpkeep(retention, journal, clock)
-    upkeep.follow(_retention_schedule(config))
-    live.follow(lambda changed: upkeep.follow(_retention_schedule(changed)))
-    maintenance = Maintenance(journal, tags=tags, retention=upkeep, **_maintenance_bounds(config))
+    tags, maintenance = _upkeep(config, live, journal, writer, retention, clock)
     _follow(live, journal, writer, hub, service, poller, maintenance)
 
     register_gauges(metrics, journal, writer, hub, service, maintenance, tags, retention)
@@ -294,6 +288,19 @@ async def running(
             await finishing
             for follower in followers:
                 follower.cancel()
+
+
+def _upkeep(
+    config: Config, live: Live, journal: Journal, writer: Writer, retention: Retention, clock: SystemClock
+) -> tuple[TagUpkeep, Maintenance]:
+    """Return the upkeep of tags, and the maintenance that runs it and the retention. Both follow later settings."""
+    tags = TagUpkeep(journal, writer.submit, clock, RandomIdentities(clock), principal=claimed_principal())
+    tags.follow(parse_rules(config.tag_rules))
+    live.follow(lambda changed: tags.follow(parse_rules(changed.tag_rules)))
+    upkeep = RetentionUpkeep(retention, journal, clock)
+    upkeep.follow(_retention_schedule(config))
+    live.follow(lambda changed: upkeep.follow(_retention_schedule(changed)))
+    return tags, Maintenance(journal, tags=tags, retention=upkeep, **_maintenance_bounds(config))
 
 
 def _service(
