@@ -3,7 +3,7 @@
 The start opens the storage, the journal, the state and the listener, and only then writes the port file. SIGTERM or
 SIGINT ends the daemon in order: no new calls are taken, the group in flight is finished, waiting transactions are
 refused as not applied, and streams end with a resume token. All this takes at most `--shutdown-grace-seconds`. SIGHUP
-reads the settings again, and applies those that can change.
+reads the settings again, and applies those that can change. The module is long because all parts are joined here.
 """
 
 from __future__ import annotations

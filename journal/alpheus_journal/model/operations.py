@@ -2,7 +2,7 @@
 
 An operation is a command. An action is the recorded fact: the operation with every id assigned, and the paths
 of the definitions before and after. The messages of both are in `operation_messages`. No value refers to itself, so the
-garbage collector need not track the values (`gc=False`).
+garbage collector need not track the values (`gc=False`). The module is long because every operation is a class here.
 """
 
 from __future__ import annotations
