@@ -611,6 +611,17 @@ def rests_of(daemon: Daemon, versions: int, seconds_min: float) -> list[Life]:
     return [life_of(daemon.name, rest) for rest in rests if rest and rest[-1].at - rest[0].at >= seconds_min]
 
 
+def course_of(daemon: Daemon) -> list[list[str]]:
+    """Return, of each life, the memory without caches at about twelve of its versions, for the message of a failure."""
+    return [
+        [
+            f"{sample.version}: {(sample.rss - sample.cached) / (1 << 20):.1f} MiB"
+            for sample in life[:: max(1, len(life) // 12)]
+        ]
+        for life in daemon.lives
+    ]
+
+
 def life_of(name: str, samples: Sequence[Sample]) -> Life:
     rss = [(sample.rss - sample.cached) / 1024 for sample in samples]
     first, second = samples[: len(samples) // 2], samples[len(samples) // 2 :]

@@ -35,6 +35,7 @@ from fleet import (
     Life,
     Subscriber,
     Writer,
+    course_of,
     finish,
     fleet,
     judge,
@@ -334,7 +335,7 @@ class Soak:
             assert second <= first + COUNTED_MAX, calm
         for life in rests_of(daemon, FULL_VERSIONS, FULL_SECONDS_MIN):
             self.full_lives.append(life)
-            assert life.kib_a_version < FULL_KIB_A_VERSION_MAX, life
+            assert life.kib_a_version < FULL_KIB_A_VERSION_MAX, (life, course_of(daemon))
 
     def _tell(self, log: Sequence[Event]) -> None:
         events = Counter(line["event"] for daemon in self.daemons for line in daemon.lines())
