@@ -23,17 +23,20 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import CheckSummary, Committed, Event, StoredObject, Timestamp
+from alpheus_journal.model.answers import CheckSummary, Committed, Event, Pinned, StoredObject, Timestamp
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import (
     Column,
     InputPosition,
     PipelineDef,
     Reference,
+    SubscriptionDef,
     TableDef,
+    TagDef,
     ViewDef,
     walk_columns,
 )
+from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import (
     AddColumn,
     AdvancePipeline,
@@ -41,6 +44,7 @@ from alpheus_journal.model.operations import (
     ChangeRows,
     ClaimSubscription,
     CommitIceberg,
+    CreateNamespace,
     CreateSubscription,
     CreateTable,
     CreateTag,
@@ -74,8 +78,14 @@ from alpheus_journal.testing import Lake, Model, apply_to_model, model_of, put_r
 
 Golden = Any  # of conftest.py
 DIGITS = (32, 64)
-FROZEN = 1
-"""The last revision whose catalogs are frozen here. Those of revision 2 follow when all of it is written."""
+FROZEN = 2
+"""The last revision whose catalogs are frozen here."""
+LATER = {
+    1: (UpgradeCatalog, CreateTag, ReplaceTag, DropTag, FenceCollection),
+    2: (),
+}
+"""The operations that a revision does not have."""
+COLLECTED_AGE_MILLIS = 3_600_000
 NAMES = tuple(sorted(path.name for path in Path(__file__).parent.glob("own-r*")))
 COLUMNS = (
     Column(id=1, name="id", type="INT8"),
@@ -106,13 +116,18 @@ class Writing:
     def __init__(self, digits: int) -> None:
         self.lake = Lake(seed=digits)
         self.lake.clock.millis = 1_790_000_000_000
+        self.lake.storage = MemoryStorage(clock=self.lake.clock.now_millis)
         self.digits = digits
         self.model: Model = {}
         self.history: list[Model] = []
 
     async def start(self) -> None:
         self.journal = await self.lake.create(
-            order=4, version_digits=self.digits, name_size_max=24, properties={"team": "data", "größe": "1"}
+            format_revision=1,
+            order=4,
+            version_digits=self.digits,
+            name_size_max=24,
+            properties={"team": "data", "größe": "1"},
         )
         self.model = await model_of(self.journal)
         self.history.append(dict(self.model))
@@ -133,6 +148,8 @@ class Writing:
         ]
         answers = await self.journal.commit_group(transactions)
         assert all(isinstance(answer, Committed) for answer in answers), answers
+        for _ in range(20):  # the hint of the new head moves the fake clock before the next id is made
+            await asyncio.sleep(0)
         assert len(self.history) == self.journal.head.version
         for transaction in transactions:
             for operation in transaction.operations:
@@ -154,8 +171,8 @@ def _is_nested(operation: Operation) -> bool:
     return any("." in path for path in paths) or any(add.parent for add in operation.add_columns)
 
 
-async def write(digits: int, *, expire_below: int = 0) -> Writing:
-    """Write a catalog with each kind of operation.
+async def write(digits: int, *, keep_versions: int = 0) -> Writing:
+    """Write a catalog with each kind of operation. With `keep_versions`, the others expire and are collected.
 
     The catalog has a tree of at least three levels that shrinks again, names of all kinds, a version of many
     transactions, actions in separate files, native tables with rows, and a pipeline.
@@ -173,6 +190,8 @@ async def write(digits: int, *, expire_below: int = 0) -> Writing:
             for text in spaces
         ]
     )
+    await writing.commit(UpgradeCatalog(revision=fmt.FORMAT_REVISION))
+    await write_tags(writing)
     orders = CreateTable(namespace="sales", name="orders", table_id=lake.identities.uuid4(), columns=COLUMNS)
     strict = CreateTable(
         namespace="sales",
@@ -227,8 +246,9 @@ async def write(digits: int, *, expire_below: int = 0) -> Writing:
     await writing.journal.outcome(cancelled, settle=True)
     writing.history.append(dict(writing.model))
     await writing.commit(lake.namespace("last"))
-    if expire_below:
-        await lake.expire(below=expire_below)
+    lake.clock.millis += 2 * COLLECTED_AGE_MILLIS
+    if keep_versions:
+        await _retire(writing, keep_versions)
     saved = Transaction(
         id=lake.identities.uuid7(),
         begin_version=writing.journal.head.version,
@@ -240,6 +260,50 @@ async def write(digits: int, *, expire_below: int = 0) -> Writing:
     await writing.journal.save_transaction(saved)
     await writing.journal.close()
     return writing
+
+
+async def _retire(writing: Writing, keep_versions: int) -> None:
+    """Let versions expire and collect their files. The fence is a version of its own."""
+    rules = ExpiryRules(older_than_millis=COLLECTED_AGE_MILLIS, keep_versions=keep_versions)
+    async for _ in writing.journal.expire(rules):
+        pass
+    async for done in writing.journal.collect(minimum_age_millis=COLLECTED_AGE_MILLIS, dry_run=False):
+        collected = done
+    assert collected.deleted_count > 0
+    writing.history.append(dict(writing.model))
+    assert len(writing.history) == writing.journal.head.version + 1
+
+
+async def write_tags(writing: Writing) -> None:
+    """Write tags of early versions, one of each change of a tag, a place for data elsewhere, and a fence."""
+    lake = writing.lake
+
+    async def pinned(version: int) -> dict[str, Any]:
+        pin = await writing.journal.create_pin(version)
+        return {
+            "version": pin.version,
+            "commit_id": pin.commit_id,
+            "version_created_at_millis": pin.version_created_at_millis,
+            "pin_path": pin.path,
+        }
+
+    def new(name: str, **fields: Any) -> CreateTag:
+        return CreateTag(name=name, tag_id=lake.identities.uuid4(), **fields)
+
+    await writing.commit(
+        new("first", **await pinned(1)),
+        new("größe-1", properties={"owner": "ana"}, message="all names", **await pinned(2)),
+        new("passing", expire_at_millis=1_800_000_000_000, **await pinned(3)),
+        new("moving", **await pinned(1)),
+    )
+    await writing.commit(ReplaceTag(name="moving", **await pinned(4)), DropTag(name="passing"))
+    await writing.commit(
+        RenameObject(kind=Kind.TAG, namespace="", name="first", new_namespace="", new_name="begin")
+    )
+    place = CreateNamespace(
+        name="elsewhere", namespace_id=lake.identities.uuid4(), data_root="memory://elsewhere/data"
+    )
+    await writing.commit(place, FenceCollection(cutoff_millis=lake.clock.millis - COLLECTED_AGE_MILLIS))
 
 
 async def write_columns(writing: Writing) -> None:
@@ -400,6 +464,7 @@ def content(stored: StoredObject, kind: Kind) -> dict[str, Any]:
     """Return the contents of a definition in a form that does not depend on the classes of a release."""
     definition = decode_definition(kind, stored.definition, stored.path)
     found: dict[str, Any] = {"path": stored.path, "id": definition.id}
+    assert not isinstance(definition, SubscriptionDef)
     if isinstance(definition, PipelineDef):
         for name, job in definition.jobs.items():
             inputs = {key: [position.table_id, position.version] for key, position in job.inputs.items()}
@@ -435,7 +500,7 @@ def content(stored: StoredObject, kind: Kind) -> dict[str, Any]:
     return found
 
 
-async def objects_of(journal: Journal, version: int | None) -> dict[str, Any]:
+async def objects_of(journal: Journal, version: int | Pinned | None) -> dict[str, Any]:
     names = [fmt.CATALOG]
     names += [fmt.pipeline_name(name) for name in (await journal.list(version, Kind.PIPELINE)).names]
     for space in (await journal.list(version, Kind.NAMESPACE)).names:
@@ -456,6 +521,7 @@ async def described(journal: Journal) -> dict[str, Any]:
     versions: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     oldest = (await journal.info()).oldest_version
+    tags = await tags_of(journal)
     async for event in journal.events(
         after=oldest or None
     ):  # the changes of the oldest kept version are unknown
@@ -506,7 +572,27 @@ async def described(journal: Journal) -> dict[str, Any]:
         ],
         "versions": versions,
         "definitions": definitions,
+        **({"tags": tags} if tags else {}),
     }
+
+
+async def tags_of(journal: Journal) -> dict[str, Any]:
+    """Return each tag with the contents of its version, which its pin keeps where the version has expired."""
+    found = {}
+    for name in (await journal.list(None, Kind.TAG)).names:
+        (stored,) = (await journal.load(None, [fmt.tag_name(name)])).objects
+        assert stored is not None
+        tag = decode_definition(Kind.TAG, stored.definition, stored.path)
+        assert isinstance(tag, TagDef)
+        found[name] = {
+            "version": tag.version,
+            "commit_id": tag.commit_id,
+            "pin_path": tag.pin_path,
+            "message": tag.message,
+            "properties": dict(tag.properties),
+            "objects": await objects_of(journal, Pinned(tag.version, tag.pin_path)),
+        }
+    return found
 
 
 def expected_objects(golden: Golden, version: str) -> dict[str, Any]:
@@ -517,17 +603,21 @@ def expected_objects(golden: Golden, version: str) -> dict[str, Any]:
 # --- reading ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def enough(name: str, lane_count: Callable[[int, int], int]) -> None:
+    """Skip some catalogs in short runs: others hold the same operations in the same dialect or revision."""
+    if name in ("own-r1-32", "own-r1-64", "own-r2-32") and not lane_count(0, 1):
+        pytest.skip("make slow LANE=own_revisions")
+
+
 def test_each_revision_has_a_catalog_of_either_width() -> None:
     kinds = (*DIGITS, "expired")
     assert set(NAMES) == {f"own-r{r}-{kind}" for r in range(1, FROZEN + 1) for kind in kinds}
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_catalog_of_an_earlier_revision_says_what_it_said(
-    name: str, own_goldens: Any, lane_count: Callable[[int, int], int]
-) -> None:
-    if name.endswith("32") and not lane_count(0, 1):
-        pytest.skip("make slow LANE=own_revisions")
+@pytest.mark.usefixtures("enough")
+async def test_a_catalog_of_an_earlier_revision_says_what_it_said(name: str, own_goldens: Any) -> None:
     golden = own_goldens[name]
     journal = await Journal.open(await asyncio.to_thread(LocalStorage, str(golden.root)))
     found = await described(journal)
@@ -538,13 +628,15 @@ async def test_a_catalog_of_an_earlier_revision_says_what_it_said(
     state = await journal.load_state()
     head = str(journal.head.version)
     assert await objects_of(journal, None) == expected_objects(golden, head)
-    assert len(state) == len(golden.expected["versions"][head]["objects"]) - 1
+    objects = len(golden.expected["versions"][head]["objects"]) + len(golden.expected.get("tags", ()))
+    assert len(state) == objects - 1, "the state holds all but the catalog's definition"
     for version, expected in golden.expected["versions"].items():
         assert (await journal.resolve(Timestamp(expected["created_at_millis"]))).version == int(version)
     await journal.close()
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("enough")
 async def test_its_actions_give_its_definitions_again(name: str, own_goldens: Any) -> None:
     """`check` executes every recorded operation and compares bytes."""
     golden = own_goldens[name]
@@ -559,6 +651,7 @@ async def test_its_actions_give_its_definitions_again(name: str, own_goldens: An
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("enough")
 async def test_it_is_written_on(
     name: str, own_goldens: Any, in_memory: Callable[[Golden], Awaitable[MemoryStorage]]
 ) -> None:
@@ -583,6 +676,7 @@ async def test_it_is_written_on(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("enough")
 async def test_its_transactions_are_answered_and_gone_on_with(
     name: str, own_goldens: Any, in_memory: Callable[[Golden], Awaitable[MemoryStorage]]
 ) -> None:
@@ -623,7 +717,7 @@ async def test_the_catalogs_hold_every_kind_of_operation(digits: int, own_golden
     later = {CreateSubscription, ClaimSubscription, DropSubscription}  # test_own_subscriptions.py
     later.add(ChangeRows)  # test_own_rows.py
     later.add(Repair)  # tests/journal/test_repair.py: only `alpheus repair` asks for it
-    later |= {UpgradeCatalog, CreateTag, ReplaceTag, DropTag, FenceCollection}  # revision 2
+    later.update(LATER[FROZEN])
     assert found == set(get_args(Operation)) - later
     await journal.close()
     transactions = [t for v in golden.expected["versions"].values() for t in v["transactions"]]
@@ -647,12 +741,12 @@ async def test_one_seed_writes_the_same_bytes_and_what_was_asked(digits: int) ->
         assert await model_of(journal, version) == model, version
 
 
-async def made(digits: int, expire_below: int) -> tuple[dict[str, bytes], dict[str, Any]]:
-    writing = await write(digits, expire_below=expire_below)
+async def made(digits: int, keep_versions: int) -> tuple[dict[str, bytes], dict[str, Any]]:
+    writing = await write(digits, keep_versions=keep_versions)
     return await files_of(writing.lake.storage), await described(await writing.lake.open())
 
 
 if __name__ == "__main__":
-    kinds = {"32": partial(made, 32, 0), "64": partial(made, 64, 0), "expired": partial(made, 32, 12)}
+    kinds = {"32": partial(made, 32, 0), "64": partial(made, 64, 0), "expired": partial(made, 32, 30)}
     catalogs = {f"own-r{fmt.FORMAT_REVISION}-{kind}": make for kind, make in kinds.items()}
     freeze(Path(sys.argv[1]), catalogs, below="catalog/")
