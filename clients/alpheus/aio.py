@@ -50,15 +50,19 @@ from alpheus.models import (
 )
 from alpheus.rows.scan import AsyncScan, Where
 from alpheus.session.arguments import (
+    TXN_TTL_DEFAULT,
     AnyName,
     Name,
     NamespaceText,
+    Span,
     When,
+    check_isolation,
     check_limit,
     namespace_text,
     parse_name,
     parse_when,
     refuse_unsupported,
+    span_millis,
     staleness_millis,
     texts,
 )
@@ -251,7 +255,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         Nanoseconds become microseconds where this loses nothing. Times of day and durations are refused (`bad_schema`).
 
         `on_begin` receives the id of the import, a saved transaction. After a crash the same call with `resume` copies
-        the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl_millis` have passed
+        the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl` has passed
         (`transaction_expired`). After half of that time the commit may be refused (`upload_expired`). An import that
         cannot succeed is discarded. An import whose `key` has committed returns that commit (`duplicate`).
 
@@ -312,7 +316,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
 
     def transaction(
         self,
-        isolation: str = "snapshot",
+        isolation: str | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
         branch: str = "main",
@@ -322,6 +326,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
     ) -> AsyncTransaction:
         """Return a transaction for a `with` block. All its verbs commit together when the block exits cleanly.
 
+        `isolation` is "snapshot" or "serializable"; None means the catalog's default, which is set at its creation.
         `id` is a version 7 uuid that the caller chose; by default the transaction gets a fresh one. With an id of the
         caller's, another process can ask for the outcome, and a block that runs again writes once: where the id has
         committed, the block sees the version at which it began the first time, and `result` is the recorded commit
@@ -336,7 +341,7 @@ class AsyncCatalog(Shown, Reads, Writes[Commit], AsyncClosing):
         self,
         fn: Callable[[AsyncTransaction], Awaitable[T]],
         attempts: int = 5,
-        isolation: str = "snapshot",
+        isolation: str | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
         branch: str = "main",
@@ -610,11 +615,25 @@ async def create(
     version_digits: int = 32,
     properties: Mapping[str, str] | None = None,
     format_revision: int = fmt.FORMAT_REVISION,
+    *,
+    namespace_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+    table_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+    view_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+    txn_ttl: Span = TXN_TTL_DEFAULT,
+    isolation: str = "snapshot",
 ) -> AsyncCatalog:
     """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one.
 
-    Programs of an earlier release can use the catalog if `format_revision` is one that they know (`alpheus upgrade`
-    raises the revision later).
+    - `order`: the number of entries of a tree node.
+    - `version_digits`: 64 for the dialect that the format's Java reader understands.
+    - `format_revision`: programs of an earlier release can use the catalog if the revision is one that they know
+      (`alpheus upgrade` raises the revision later).
+    - `namespace_name_bytes`, `table_name_bytes`, `view_name_bytes`: the longest names in UTF-8, 1 to 1,024 bytes. Each
+      key of the tree is padded to these lengths.
+    - `txn_ttl`: how long a saved transaction lasts from its begin, one minute to ten years.
+    - `isolation`: of transactions that name none, "snapshot" or "serializable".
+
+    All but the properties and the revision stay as they are for ever.
     """
     url = catalog_url(url)
     if scheme_of(url) in (*DAEMON_SCHEMES, "grpcs"):
@@ -631,6 +650,13 @@ async def create(
             version_digits=version_digits,
             properties=texts("properties", properties),
             format_revision=format_revision,
+            name_size_max={
+                Kind.NAMESPACE: namespace_name_bytes,
+                Kind.TABLE: table_name_bytes,
+                Kind.VIEW: view_name_bytes,
+            },
+            txn_ttl_millis=span_millis("txn_ttl", txn_ttl),
+            serializable_default=check_isolation(isolation) == "serializable",
             principal=claimed_principal(),
         )
     except BaseException:

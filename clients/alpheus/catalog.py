@@ -40,7 +40,7 @@ from alpheus.models import (
     VersionInfo,
 )
 from alpheus.rows.scan import Where
-from alpheus.session.arguments import AnyName, Name, NamespaceText, Span, When
+from alpheus.session.arguments import TXN_TTL_DEFAULT, AnyName, Name, NamespaceText, Span, When
 from alpheus.session.snapshot import reference_of, snapshot_facts
 from alpheus.sync.portal import Iteration, run
 from alpheus.sync.reads import SyncReads
@@ -200,7 +200,7 @@ class Transaction(Shown, SyncPinnedReads, SyncWrites[None]):
     def save(self) -> str:
         """End the transaction in this process, and save it on storage for `resume(id)` in any process. Returns its id.
 
-        A saved transaction lasts for the catalog's `txn_ttl_millis` from its begin. A process that resumed it may save
+        A saved transaction lasts for the catalog's `txn_ttl` from its begin. A process that resumed it may save
         it again; the last save wins. The first process that commits or discards it decides its outcome.
         """
         return run(self._core().save())
@@ -395,7 +395,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         self,
         fn: Callable[[Transaction], T],
         attempts: int = 5,
-        isolation: str = "snapshot",
+        isolation: str | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
         branch: str = "main",
@@ -562,7 +562,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         Nanoseconds become microseconds where this loses nothing. Times of day and durations are refused (`bad_schema`).
 
         `on_begin` receives the id of the import, a saved transaction. After a crash the same call with `resume` copies
-        the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl_millis` have passed
+        the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl` has passed
         (`transaction_expired`). After half of that time the commit may be refused (`upload_expired`). An import that
         cannot succeed is discarded. An import whose `key` has committed returns that commit (`duplicate`).
 
@@ -604,7 +604,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
 
     def transaction(
         self,
-        isolation: str = "snapshot",
+        isolation: str | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
         branch: str = "main",
@@ -614,6 +614,7 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
     ) -> Transaction:
         """Return a transaction for a `with` block. All its verbs commit together when the block exits cleanly.
 
+        `isolation` is "snapshot" or "serializable"; None means the catalog's default, which is set at its creation.
         `id` is a version 7 uuid that the caller chose; by default the transaction gets a fresh one. With an id of the
         caller's, another process can ask for the outcome, and a block that runs again writes once: where the id has
         committed, the block sees the version at which it began the first time, and `result` is the recorded commit
@@ -750,11 +751,38 @@ def create(
     version_digits: int = 32,
     properties: Mapping[str, str] | None = None,
     format_revision: int = fmt.FORMAT_REVISION,
+    *,
+    namespace_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+    table_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+    view_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+    txn_ttl: Span = TXN_TTL_DEFAULT,
+    isolation: str = "snapshot",
 ) -> Catalog:
     """Create a catalog on storage. Raises AlreadyExists (`catalog_exists`) when the storage has one.
 
-    Programs of an earlier release can use the catalog if `format_revision` is one that they know (`alpheus upgrade`
-    raises the revision later).
+    - `order`: the number of entries of a tree node.
+    - `version_digits`: 64 for the dialect that the format's Java reader understands.
+    - `format_revision`: programs of an earlier release can use the catalog if the revision is one that they know
+      (`alpheus upgrade` raises the revision later).
+    - `namespace_name_bytes`, `table_name_bytes`, `view_name_bytes`: the longest names in UTF-8, 1 to 1,024 bytes. Each
+      key of the tree is padded to these lengths.
+    - `txn_ttl`: how long a saved transaction lasts from its begin, one minute to ten years.
+    - `isolation`: of transactions that name none, "snapshot" or "serializable".
+
+    All but the properties and the revision stay as they are for ever.
     """
-    core = run(aio.create(url, order, version_digits, properties, format_revision))
+    core = run(
+        aio.create(
+            url,
+            order,
+            version_digits,
+            properties,
+            format_revision,
+            namespace_name_bytes=namespace_name_bytes,
+            table_name_bytes=table_name_bytes,
+            view_name_bytes=view_name_bytes,
+            txn_ttl=txn_ttl,
+            isolation=isolation,
+        )
+    )
     return Catalog(core, lambda: aio.connect(core.url))

@@ -32,6 +32,7 @@ from alpheus.models import (
     View,
     time_of,
 )
+from alpheus_journal import format as fmt
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.definition_messages import decode_definition
@@ -198,6 +199,11 @@ def info_of(value: answers.CatalogInfo, url: str) -> Info:
         token=value.token,
         version_digits=value.version_digits,
         order=definition.order,
+        namespace_name_bytes=definition.namespace_name_size_max,
+        table_name_bytes=definition.table_name_size_max,
+        view_name_bytes=definition.view_name_size_max,
+        txn_ttl=timedelta(milliseconds=min(definition.txn_ttl_millis, fmt.TIME_MILLIS_MAX)),
+        isolation="serializable" if definition.serializable_default else "snapshot",
         properties=definition.properties,
         software_version=value.software_version,
         format_revision=definition.format_revision,

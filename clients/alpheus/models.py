@@ -63,6 +63,14 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     order: int
     properties: dict[str, str]
     software_version: str  # of the daemon or, without a daemon, of this library
+    namespace_name_bytes: int
+    """The longest name of a namespace in UTF-8. The next two: of tables and of views."""
+    table_name_bytes: int
+    view_name_bytes: int
+    txn_ttl: timedelta
+    """How long a saved transaction lasts from its begin."""
+    isolation: str
+    """Of transactions that name none, "snapshot" or "serializable"."""
     format_revision: int = 1
     """The revision of the format in which new versions are written."""
     unverified_since: datetime | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Clock, Identities
@@ -21,6 +22,7 @@ from alpheus_journal.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from alpheus_journal.format import Kind
 from alpheus_journal.log.version_files import action_rows, written_size_max
 from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.action_rows import row_value
@@ -34,33 +36,29 @@ from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
 from alpheus_journal.workspace.checks import check_properties, check_text
 
 CREATE_TIMEOUT_SECONDS = 30.0
+TXN_TTL_MILLIS_MIN, TXN_TTL_MILLIS_MAX = 60_000, 3_650 * 86_400_000
+"""A minute to ten years: how long a saved transaction may be kept before it expires."""
 _POINTER_SIZE = len("def/table/") + 36 + 2 * 41 + len(".binpb") + len("node/.arrow") + 36
 """The greatest size of a definition path and a child pointer in one row of a node that we write, in bytes."""
 
 
+def name_limits(size_max: int | Mapping[Kind, int]) -> dict[str, Any]:
+    """Return the fields of a CatalogDef that limit names, from one limit in bytes for all kinds, or limits by kind."""
+    if not isinstance(size_max, Mapping):
+        size_max = dict.fromkeys((Kind.NAMESPACE, Kind.TABLE, Kind.VIEW), size_max)
+    return {f"{kind.label}_name_size_max": size for kind, size in size_max.items()}
+
+
 async def create_catalog(
     storage: Storage,
-    *,
-    order: int,
+    definition: CatalogDef,
     version_digits: int,
-    properties: Mapping[str, str],
-    node_file_size_max: int,
-    name_size_max: int,
-    format_revision: int,
     principal: str,
     clock: Clock,
     identities: Identities,
 ) -> None:
-    """Create version 0. Raises the same errors as `Journal.create`."""
-    definition = _new_definition(
-        identities.uuid4(),
-        order,
-        version_digits,
-        dict(properties),
-        node_file_size_max,
-        name_size_max,
-        format_revision,
-    )
+    """Create version 0, with the catalog's definition. Raises the same errors as `Journal.create`."""
+    _check_limits(definition, version_digits)
     await _check_vacant(storage)
     await storage.prove()
     await check_clock(storage, fmt.version_file(0, version_digits))
@@ -72,46 +70,36 @@ async def create_catalog(
     await _publish_first(storage, files, fmt.version_file(0, version_digits), root, commit_id, clock)
 
 
-def _new_definition(
-    catalog_id: str,
-    order: int,
-    version_digits: int,
-    properties: dict[str, str],
-    node_file_size_max: int,
-    name_size_max: int,
-    format_revision: int,
-) -> CatalogDef:
-    """Return the catalog's definition. Raises InvalidInput for limits out of range, or too large for the node files."""
+def _check_limits(definition: CatalogDef, version_digits: int) -> None:
+    """Raise InvalidInput for limits out of range, or too large for the node files."""
+    order, node_file_size_max = definition.order, definition.node_file_size_max
+    names = (1, fmt.NAME_SIZE_BYTES_MAX)
     ranges = {
         "order": (order, fmt.ORDER_MIN, fmt.ORDER_MAX),
         "the node file limit": (node_file_size_max, 1024, fmt.NODE_FILE_SIZE_BYTES_MAX),
-        "the name limit": (name_size_max, 1, fmt.NAME_SIZE_BYTES_MAX),
-        "the format's revision": (format_revision, 1, fmt.FORMAT_REVISION),
+        "the limit of namespace names in bytes": (definition.namespace_name_size_max, *names),
+        "the limit of table names in bytes": (definition.table_name_size_max, *names),
+        "the limit of view names in bytes": (definition.view_name_size_max, *names),
+        "the lifetime of saved transactions in milliseconds": (
+            definition.txn_ttl_millis,
+            TXN_TTL_MILLIS_MIN,
+            TXN_TTL_MILLIS_MAX,
+        ),
+        "the format's revision": (definition.format_revision, 1, fmt.FORMAT_REVISION),
     }
     for what, (value, low, high) in ranges.items():
-        if not isinstance(value, int) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise InvalidInput(f"{what} {value!r} is not within {low} to {high}")
     if version_digits not in (32, 64):
         raise InvalidInput(f"version digits must be 32 or 64, not {version_digits!r}")
-    definition = CatalogDef(
-        id=catalog_id,
-        order=order,
-        namespace_name_size_max=name_size_max,
-        table_name_size_max=name_size_max,
-        view_name_size_max=name_size_max,
-        node_file_size_max=node_file_size_max,
-        properties=properties,
-        format_revision=format_revision,
-    )
     row = definition.keys(version_digits).longest_key_size() + _POINTER_SIZE
     size_max = written_size_max(node_file_size_max, version_digits)
     if (order - 1) * row > size_max // 2:
         raise InvalidInput(
             f"a node of order {order} can hold {(order - 1) * row} bytes of keys and pointers,"
             f" more than half of the {size_max} bytes that a node file may have",
-            hint="choose a smaller order or a larger node file limit",
+            hint="choose a smaller order, shorter names, or a larger node file limit",
         )
-    return definition
 
 
 def _exists_error(storage: Storage) -> AlreadyExists:

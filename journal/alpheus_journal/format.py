@@ -487,9 +487,12 @@ def check_known_name(name: str, keys: Keys, kind: Kind, *, creating: bool = Fals
     """Return `name` when an object of `kind` may have it as its last name, else raise InvalidInput.
 
     The Java SDK accepts any characters, and counts UTF-16 units. So in a catalog of its dialect a caller may ask for
-    every name that can be in a key; only new objects follow the rules.
+    every name that can be in a key; only new objects follow the rules. Tables and views share one space of names, so
+    whoever makes a table asks for the view of that name, which may be longer than a view's name can be.
     """
     size_max = keys.size_max(kind)
+    if not creating and (kind is Kind.TABLE or kind is Kind.VIEW):
+        size_max = max(keys.table_size_max, keys.view_size_max)
     if isinstance(name, str) and _is_plain(name, size_max, creating):
         return name
     foreign = not creating and keys.version_digits == 64 and isinstance(name, str)

@@ -29,7 +29,7 @@ from alpheus_journal.commit.committer import (
 from alpheus_journal.commit.idempotency import cancelled_outcome, check_key, perhaps_expired_error
 from alpheus_journal.commit.saved_transactions import SavedTransactions, check_transaction_id
 from alpheus_journal.conflicts.rules import recorded_of_changes
-from alpheus_journal.create_catalog import create_catalog
+from alpheus_journal.create_catalog import create_catalog, name_limits
 from alpheus_journal.errors import (
     Conflict,
     Corrupt,
@@ -151,7 +151,9 @@ class Journal:
         version_digits: int = 32,
         properties: Mapping[str, str] | None = None,
         node_file_size_max: int = fmt.NODE_FILE_SIZE_BYTES_DEFAULT,
-        name_size_max: int = fmt.NAME_SIZE_BYTES_DEFAULT,
+        name_size_max: int | Mapping[Kind, int] = fmt.NAME_SIZE_BYTES_DEFAULT,
+        txn_ttl_millis: int = fmt.TXN_TTL_MILLIS_DEFAULT,
+        serializable_default: bool = False,
         format_revision: int = fmt.FORMAT_REVISION,
         principal: str = "",
         clock: Clock | None = None,
@@ -159,24 +161,25 @@ class Journal:
     ) -> Journal:
         """Create version 0 of a new catalog, and open it. Of concurrent creators one succeeds.
 
+        `name_size_max` is the limit of names in bytes, of all kinds or by kind (namespaces, tables, views).
+
         Raises AlreadyExists (`catalog_exists`), and NotEmpty (`directory_not_empty`) when other files are below the
         prefix. Raises InvalidInput for limits that do not fit together, for a place inside or around another catalog
         (`nested_catalog`), and for a store that cannot hold a catalog (`storage_unsuitable`).
         """
         clock = clock or SystemClock()
         identities = identities or RandomIdentities(clock)
-        await create_catalog(
-            storage,
+        definition = CatalogDef(
+            id=identities.uuid4(),
             order=order,
-            version_digits=version_digits,
-            properties=properties or {},
             node_file_size_max=node_file_size_max,
-            name_size_max=name_size_max,
+            properties=dict(properties or {}),
+            txn_ttl_millis=txn_ttl_millis,
+            serializable_default=serializable_default,
             format_revision=format_revision,
-            principal=principal,
-            clock=clock,
-            identities=identities,
+            **name_limits(name_size_max),
         )
+        await create_catalog(storage, definition, version_digits, principal, clock, identities)
         return await cls.open(storage, clock=clock, identities=identities)
 
     @classmethod

@@ -324,7 +324,7 @@ def test_what_nobody_sees_is_the_same_to_every_interpreter() -> None:
 
 
 def test_the_parts_of_an_object_name_have_their_own_limits() -> None:
-    keys = Keys(namespace_size_max=3, table_size_max=2)
+    keys = Keys(namespace_size_max=3, table_size_max=2, view_size_max=2)
     fmt.check_object_name(fmt.table_name("nsp", "tb"), keys, creating=True)
     for name, part in (
         (fmt.table_name("nspc", "tb"), "namespace"), (fmt.table_name("nsp", "tbl"), "table"),
@@ -333,6 +333,11 @@ def test_the_parts_of_an_object_name_have_their_own_limits() -> None:
     ):  # fmt: skip
         with pytest.raises(InvalidInput, match=f"{part} name"):
             fmt.check_object_name(name, keys)
+    # Whoever makes a table asks for the view of that name, which may be longer than a view's name can be.
+    keys = Keys(namespace_size_max=3, table_size_max=2, view_size_max=1)
+    fmt.check_object_name(ObjectName(Kind.VIEW, "nsp", "tb"), keys)
+    with pytest.raises(InvalidInput, match="view name"):
+        fmt.check_object_name(ObjectName(Kind.VIEW, "nsp", "tb"), keys, creating=True)
     # A table may be created in a namespace whose old name would be refused today.
     fmt.check_object_name(fmt.table_name("a/b", "t"), keys, creating=True)
     with pytest.raises(InvalidInput):

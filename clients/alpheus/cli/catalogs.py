@@ -8,6 +8,7 @@ import importlib.util
 import os
 import signal
 import sys
+from typing import Any
 
 import click
 
@@ -15,6 +16,7 @@ import alpheus
 from alpheus.cli.frame import (
     BOUND,
     COMPLETE_VARIABLE,
+    SPAN,
     Settings,
     at_option,
     cli,
@@ -30,6 +32,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.urls import redact_url
 
+NAME_BYTES = click.IntRange(1, fmt.NAME_SIZE_BYTES_MAX)
 _DAEMON_NEEDS = (
     "alpheus_daemon",
     "grpc_health",
@@ -60,17 +63,41 @@ SHELLS = ("bash", "zsh", "fish")
     "--format-revision", type=click.IntRange(1, fmt.FORMAT_REVISION), default=fmt.FORMAT_REVISION, show_default=True,
     help="Choose 1 for programs that do not know revision 2 of the format yet.",
 )  # fmt: skip
+@click.option(
+    "--namespace-name-bytes", type=NAME_BYTES, default=fmt.NAME_SIZE_BYTES_DEFAULT, show_default=True,
+    help="The longest name of a namespace, in bytes of UTF-8. Each key of the tree is padded to it.",
+)  # fmt: skip
+@click.option(
+    "--table-name-bytes", type=NAME_BYTES, default=fmt.NAME_SIZE_BYTES_DEFAULT, show_default=True,
+    help="The longest name of a table.",
+)  # fmt: skip
+@click.option(
+    "--view-name-bytes", type=NAME_BYTES, default=fmt.NAME_SIZE_BYTES_DEFAULT, show_default=True,
+    help="The longest name of a view.",
+)  # fmt: skip
+@click.option(
+    "--txn-ttl", type=SPAN, default="3d", show_default=True,
+    help="How long a saved transaction lasts from its begin.",
+)  # fmt: skip
+@click.option(
+    "--isolation", type=click.Choice(["snapshot", "serializable"]), default="snapshot", show_default=True,
+    help="The isolation of transactions that name none.",
+)  # fmt: skip
 @property_option
 @pass_settings
 def create(
     settings: Settings,
+    /,
     url: str | None,
     order: int,
     version_digits: str,
     format_revision: int,
     properties: tuple[tuple[str, str], ...],
+    **limits: Any,
 ) -> None:
     """Create a catalog on the storage at URL (or --catalog). Fail if there is one already.
+
+    All but the properties and the revision stay as they are for ever.
 
     \b
     Example
@@ -84,7 +111,8 @@ def create(
             f"{redact_url(url)} would disappear when this command ends: create the catalog on a disk, for example"
             ' file:///lake, or serve it: "alpheus serve --create memory://name".'
         )
-    with alpheus.create(url, order, int(version_digits), mapping(properties), format_revision) as catalog:
+    digits = int(version_digits)
+    with alpheus.create(url, order, digits, mapping(properties), format_revision, **limits) as catalog:
         info = catalog.info()
     settings.out.document(info, output.info_text(info))
 

@@ -35,7 +35,7 @@ def apply(settings: Settings, file: BinaryIO) -> int:
       operations   a list; each is an object with one key, see below
       message      the reason for the change; the log keeps it
       properties   texts that the log keeps with the transaction
-      isolation    "snapshot" (the default) or "serializable"
+      isolation    "snapshot" or "serializable"; without it the catalog's default
       key          retry key: only the first transaction with a key is applied; later ones get "duplicate"
       writer       [name, sequence] of an idempotent writer: a sequence that is not above the writer's last one
                    is not applied again

@@ -31,6 +31,7 @@ AnyName = str | tuple[str, ...] | NamespaceName | TableName | ViewName
 """A namespace (text without a dot, or a 1-tuple), a table or view, or a result of the listings."""
 
 Span = str | timedelta | float
+TXN_TTL_DEFAULT = timedelta(milliseconds=fmt.TXN_TTL_MILLIS_DEFAULT)
 """A time span: a text such as "7d", "12h" or "1d12h", a timedelta, or a number of seconds."""
 
 When = int | datetime | str | None
@@ -207,6 +208,13 @@ def span_millis(argument: str, span: Span) -> int:
     if not 0 <= (millis := found // timedelta(milliseconds=1)) <= fmt.TIME_MILLIS_MAX:
         raise InvalidInput(f"{argument}={span!r} is out of range", kind="bad_argument", hint=hint)
     return millis
+
+
+def check_isolation(isolation: str) -> str:
+    """Raise InvalidInput for anything but "snapshot" and "serializable"."""
+    if isolation not in ("snapshot", "serializable"):
+        raise InvalidInput(f'isolation={isolation!r} is neither "snapshot" nor "serializable"')
+    return isolation
 
 
 def refuse_unsupported(**given: object) -> None:

@@ -30,7 +30,8 @@ from alpheus_journal.errors import (
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import At, Committed, Latest, Loaded, Page
-from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, TableDef
 from alpheus_journal.model.operations import Operation, Transaction
 from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import Storage
@@ -86,6 +87,7 @@ class Session:
         self._is_connected = is_connected
         self._closed = False
         self._data_roots: DataRoots | None = None
+        self._serializable_default: bool | None = None  # known after the first question
         self.catalog_id = ""  # known after the first answer of `info`
 
     @property
@@ -248,6 +250,16 @@ class Session:
         loaded = await self.call("load", lambda: self.access.load(reference, names))
         self._note_answer(reference, loaded.token, asked)
         return loaded
+
+    async def is_serializable_by_default(self, at: int) -> bool:
+        """Return the catalog's default isolation, which never changes. `at` is a version that is at hand."""
+        if self._serializable_default is None:
+            (stored,) = (await self.load(at, [fmt.CATALOG])).objects
+            assert stored is not None
+            definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
+            assert isinstance(definition, CatalogDef)
+            self._serializable_default = definition.serializable_default
+        return self._serializable_default
 
     def check_page(self, kind: Kind, namespace: str, prefix: str, after: str) -> None:
         """Check the arguments of a listing. Raises InvalidInput (`bad_name`) for values that cannot be sent to a

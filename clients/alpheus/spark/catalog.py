@@ -520,7 +520,7 @@ class SparkCatalog(Lake):
 
     def transaction(
         self,
-        isolation: str = "snapshot",
+        isolation: str | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
         branch: str = "main",
@@ -542,7 +542,7 @@ class SparkCatalog(Lake):
         self,
         fn: Callable[[SparkTransaction], T],
         attempts: int = 5,
-        isolation: str = "snapshot",
+        isolation: str | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
         branch: str = "main",

@@ -98,8 +98,11 @@ class TransactionCore(Reads):
             raise InvalidInput(f"transaction {self.id} is over", hint="begin a new transaction")
         return begin
 
-    def begin(self, version: answers.VersionInfo) -> None:
-        """Pin the version, and open the transaction."""
+    async def begin(self, version: answers.VersionInfo) -> None:
+        """Pin the version, find the isolation, and open the transaction."""
+        if self.terms.serializable is None:
+            default = await self.session.is_serializable_by_default(version.version)
+            self.terms = msgspec.structs.replace(self.terms, serializable=default)
         self._begin = version
         self._overlay = Overlay(
             self.load_past,
@@ -138,7 +141,7 @@ class TransactionCore(Reads):
             principal=self.session.principal,
             message=self.terms.message,
             properties=self.terms.properties,
-            serializable=self.terms.serializable,
+            serializable=bool(self.terms.serializable),
             reads=tuple(self._read) if self.terms.serializable else (),
             key=self.terms.key,
             writer=self.terms.writer,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from alpheus.session.arguments import refuse_unsupported, texts
+from alpheus.session.arguments import check_isolation, refuse_unsupported, texts
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import Writer
@@ -24,14 +24,15 @@ class TransactionTerms(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
     id: str = ""
     is_fresh: bool = False
-    serializable: bool = False
+    serializable: bool | None = False
+    """None, until the begin: the catalog's default."""
     key: str = ""
     writer: Writer | None = None
     saved: bool = False
 
 
 def terms_of(
-    isolation: str,
+    isolation: str | None,
     message: str,
     properties: Mapping[str, str] | None,
     branch: str,
@@ -41,8 +42,8 @@ def terms_of(
 ) -> TransactionTerms:
     """Check the arguments of `transaction`. Raises InvalidInput."""
     refuse_unsupported(branch=branch)
-    if isolation not in ("snapshot", "serializable"):
-        raise InvalidInput(f'isolation={isolation!r} is neither "snapshot" nor "serializable"')
+    if isolation is not None:
+        check_isolation(isolation)
     if not isinstance(message, str):
         raise InvalidInput(f"message={message!r} is not text")
     if key is not None and (not isinstance(key, str) or not key):
@@ -54,7 +55,7 @@ def terms_of(
         message=message,
         properties=texts("properties", properties),
         id="" if id is None else check_id(id),
-        serializable=isolation == "serializable",
+        serializable=None if isolation is None else isolation == "serializable",
         key=key or "",
         writer=None if writer is None else _writer_of(writer),
     )

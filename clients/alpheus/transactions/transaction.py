@@ -114,7 +114,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         begin = await self._session.resolve(saved.transaction.begin_version if saved else None)
         if core.terms.id and not core.terms.is_fresh:
             begin = await self._find_begin(begin)
-        core.begin(begin)
+        await core.begin(begin)
         if saved is not None:
             await core.restore(saved.transaction)
         return self
@@ -192,7 +192,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
     async def save(self) -> str:
         """End the transaction in this process, and save it on storage for `resume(id)` in any process. Returns its id.
 
-        A saved transaction lasts for the catalog's `txn_ttl_millis` from its begin. A process that resumed it may save
+        A saved transaction lasts for the catalog's `txn_ttl` from its begin. A process that resumed it may save
         it again; the last save wins. The first process that commits or discards it decides its outcome.
         """
         self.core.check_open()

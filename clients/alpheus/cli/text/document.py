@@ -388,7 +388,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     SHA-256 of the content."""
 
     id: str
-    isolation: str
+    isolation: str | None
     message: str
     properties: dict[str, str]
     key: str | None
@@ -400,7 +400,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 class _Keys(msgspec.Struct, frozen=True, kw_only=True):
     operations: list[Any]
     id: str = ""
-    isolation: Literal["snapshot", "serializable"] = "snapshot"
+    isolation: Literal["snapshot", "serializable"] | None = None
     message: str = ""
     properties: dict[str, str] = {}
     key: str | None = None

@@ -155,6 +155,12 @@ def info_text(info: Info) -> str:
             ("token", info.token),
             ("order", info.order),
             ("version digits", info.version_digits),
+            (
+                "longest names",
+                f"{info.namespace_name_bytes} bytes for namespaces, {info.table_name_bytes} for tables,"
+                f" {info.view_name_bytes} for views",
+            ),
+            ("transactions", f"{info.isolation}; a saved one lasts {info.txn_ttl}"),
             ("format", f"revision {info.format_revision}"),
             ("software", info.software_version),
             (
