@@ -310,6 +310,9 @@ class Admin:
         From the commit on, programs of earlier releases refuse the catalog, to read and to write, with the error
         `newer_format`: upgrade them first. No stored file is rewritten, and no catalog goes back. Repeating the call is
         safe. Through a daemon, the daemon must know the revision, too. With `dry_run` nothing is committed.
+
+        The same commit gives the version before it a tag, `before-revision-2`. Delete the tag when nobody needs to look
+        back. Raises AlreadyExists (`tag_exists`) where a tag of that name is another's.
         """
         return run(self._catalog._core().admin.upgrade(dry_run))
 

@@ -98,6 +98,8 @@ class Upgraded(ShownStruct, frozen=True, kw_only=True):
     """The revision afterwards. Programs that do not know it refuse the catalog."""
     commit: Commit | None = None
     """The commit that upgraded. None when the catalog has the revision already, and in a dry run."""
+    tag: str = ""
+    """The tag of the last version in the revision before. Empty when there is nothing to upgrade."""
 
     def _title(self) -> str:
         return f"revision {self.before} to {self.revision}"

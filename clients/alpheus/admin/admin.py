@@ -7,6 +7,7 @@ import msgspec
 from alpheus.admin import retention
 from alpheus.admin.data_check import compare_files
 from alpheus.admin.symbols import AsyncSymbols, checkpoint
+from alpheus.admin.tags import pin_fields
 from alpheus.events.events import check, parse_bound
 from alpheus.events.subscriptions import AsyncSubscriptions
 from alpheus.model_conversions import collection_of, expiry_of
@@ -15,9 +16,9 @@ from alpheus.session.arguments import Span, span_millis
 from alpheus.session.leases import list_leases
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.model.expiry_rules import ExpiryRules
-from alpheus_journal.model.operations import UpgradeCatalog
+from alpheus_journal.model.operations import CreateTag, UpgradeCatalog
 
 
 class AsyncAdmin:
@@ -74,14 +75,29 @@ class AsyncAdmin:
         From the commit on, programs of earlier releases refuse the catalog, to read and to write, with the error
         `newer_format`: upgrade them first. No stored file is rewritten, and no catalog goes back. Repeating the call is
         safe. Through a daemon, the daemon must know the revision, too. With `dry_run` nothing is committed.
+
+        The same commit gives the version before it a tag, `before-revision-2`. Delete the tag when nobody needs to look
+        back. Raises AlreadyExists (`tag_exists`) where a tag of that name is another's.
         """
-        info = await self._session.info()
-        before = info.definition.format_revision
-        newest = fmt.FORMAT_REVISION
+        session = self._session
+        info = await session.info()
+        before, newest = info.definition.format_revision, fmt.FORMAT_REVISION
+        tag = f"before-revision-{newest}"
         if dry_run or before >= newest:
-            return Upgraded(before=before, revision=max(before, newest))
-        commit = await self._session.commit_operation(UpgradeCatalog(revision=newest), info.version)
-        return Upgraded(before=before, revision=newest, commit=commit)
+            return Upgraded(before=before, revision=max(before, newest), tag="" if before >= newest else tag)
+        named = CreateTag(
+            name=tag,
+            tag_id=session.identities.uuid4(),
+            message=f"the last version in revision {before} of the format",
+            **await pin_fields(session, info.version),
+        )
+        try:
+            commit = await session.commit_operations((UpgradeCatalog(revision=newest), named), info.version)
+        except (AlreadyExists, Conflict):  # another upgrade was faster
+            if (await session.info()).definition.format_revision < newest:
+                raise
+            return Upgraded(before=newest, revision=newest)
+        return Upgraded(before=before, revision=newest, commit=commit, tag=tag)
 
     async def expire(
         self,

@@ -16,13 +16,24 @@ from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.execute.rules.tags import EXPIRE_AT_MILLIS_MAX
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import At, Pin
+from alpheus_journal.model.answers import At
 from alpheus_journal.model.definitions import TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, RenameObject, ReplaceTag
 from alpheus_journal.replay.tags import decode_tag
 from alpheus_journal.workspace.checks import check_tag_name
 
 NAMES_AT_ONCE = 1000
+
+
+async def pin_fields(session: Session, at: At) -> dict[str, Any]:
+    """Pin a version. Return the fields of `SetTag` that name it."""
+    pinned = await session.call("pin a version", lambda: session.access.create_pin(at))
+    return {
+        "version": pinned.version,
+        "commit_id": pinned.commit_id,
+        "version_created_at_millis": pinned.version_created_at_millis,
+        "pin_path": pinned.path,
+    }
 
 
 class AsyncTags:
@@ -149,23 +160,14 @@ class AsyncTags:
     ) -> dict[str, Any]:
         """Pin the version, after the other arguments were checked. Return the fields of `SetTag`."""
         expire_at, described = self._expiry(retain), texts("properties", properties)
-        pin = await self._pin(at)
+        reference = parse_when(at)
         return {
             "name": name,
-            "version": pin.version,
-            "commit_id": pin.commit_id,
-            "version_created_at_millis": pin.version_created_at_millis,
-            "pin_path": pin.path,
             "expire_at_millis": expire_at,
             "message": message,
             "properties": described,
+            **await pin_fields(self._session, self._session.recent if reference is None else reference),
         }
-
-    async def _pin(self, at: When) -> Pin:
-        reference = parse_when(at)
-        session = self._session
-        wanted = session.recent if reference is None else reference
-        return await session.call("pin a version", lambda: session.access.create_pin(wanted))
 
     def _expiry(self, retain: timedelta | None) -> int:
         """Return the time from which a tag may be deleted, in epoch milliseconds; 0 for never. Raises InvalidInput."""

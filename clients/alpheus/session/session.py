@@ -357,10 +357,14 @@ class Session:
 
     async def commit_operation(self, operation: Operation, begin_version: int) -> Commit:
         """Commit a transaction of one operation that begins at `begin_version`; see `commit`."""
+        return await self.commit_operations((operation,), begin_version)
+
+    async def commit_operations(self, operations: tuple[Operation, ...], begin_version: int) -> Commit:
+        """Commit a transaction that begins at `begin_version`; see `commit`."""
         transaction = Transaction(
             id=self.identities.uuid7(),
             begin_version=begin_version,
-            operations=(operation,),
+            operations=operations,
             principal=self.principal,
         )
         return commit_of(await self.commit(transaction))

@@ -112,7 +112,7 @@ def test_a_catalog_goes_over_to_the_newest_revision_of_the_format(tmp_path: Path
     made = answer(invoke("create", url, "--format-revision", "1", "--output", "json"))
     assert (made["version"], made["format_revision"]) == (0, 1)
     plan = answer(invoke("upgrade", "--dry-run", "--output", "json", url=url))
-    assert plan == {"before": 1, "revision": 2, "commit": None}
+    assert plan == {"before": 1, "revision": 2, "commit": None, "tag": "before-revision-2"}
     assert "pass --yes" in failed(invoke("upgrade", url=url), 2)
     assert answer(invoke("info", "--output", "json", url=url))["version"] == 0
     assert "version 1: revision 1 of the format becomes 2" in ok(invoke("upgrade", "--yes", url=url))

@@ -184,7 +184,7 @@ def upgrade_text(upgraded: Upgraded) -> str:
     done = "" if upgraded.commit is None else f"version {upgraded.commit.version}: "
     return (
         f"{done}revision {upgraded.before} of the format becomes {upgraded.revision};"
-        " programs that do not know it refuse the catalog"
+        f" programs that do not know it refuse the catalog. The version before has the tag {upgraded.tag}"
     )
 
 
