@@ -162,6 +162,10 @@ def _describe(event: Event, loads: dict[int, int], stage: Stage) -> list[str]:
             if action.kind == "table"
         )
         advance = next((a for a in transaction.actions if a.type == "PIPELINE_ADVANCE"), None)
+        if advance is None and not tables:
+            done = ", ".join(f"{action.type.lower()} {action.name}".strip() for action in transaction.actions)
+            lines.append(f"version {event.version:3}  {'upkeep':22} {done}")
+            continue
         if advance is None:
             lines.append(f"version {event.version:3}  {'loader':22} {tables}   [{transaction.message}]")
             continue
@@ -317,6 +321,40 @@ def verify(stage: Stage, months: int, loads: dict[int, int]) -> bool:
     return all(verdicts)
 
 
+def retire(stage: Stage, loads: dict[int, int]) -> bool:
+    """Tag each month, delete every second tag, let old versions expire, and collect their files. Read every tag that is
+    left, and print the results."""
+    with alpheus.connect(stage.url) as catalog:
+        for month, version in loads.items():
+            catalog.tags.create(f"month-{month:02}", at=version)
+        dropped = sorted(loads)[1::2]
+        for month in dropped:
+            catalog.tags.delete(f"month-{month:02}")
+        catalog.admin.expire(older_than=0, keep=1)
+        catalog.admin.collect(minimum_age=0, allow_short=True)
+        oldest = catalog.info().oldest_version
+        # The jobs may still need the last load, and so hold it back.
+        verdicts = [
+            _report(
+                f"old versions expired up to version {oldest - 1}", oldest > max(_but_last(loads), default=0)
+            )
+        ]
+        for month in sorted(set(loads) - set(dropped)):
+            count = catalog.at(f"month-{month:02}").read("ops.flights", columns=["month"]).num_rows
+            verdicts.append(
+                _report(
+                    f"tag month-{month:02} still reads as the month left it: {count:,} flights",
+                    count == _rows_until(month),
+                )
+            )
+        verdicts.append(_report("alpheus check, once more", not catalog.admin.check().findings))
+    return all(verdicts)
+
+
+def _but_last(loads: dict[int, int]) -> list[int]:
+    return sorted(loads.values())[:-1]
+
+
 def _rows_until(month: int) -> int:
     months: Any = data.read("flights")["month"]
     return int(pc.sum(pc.cast(pc.less_equal(months, month), pa.int64())).as_py())
@@ -347,6 +385,10 @@ def main(arguments: list[str] | None = None) -> int:
             loads = play(stage, options)
             stage.say("            everything is loaded and worked in; comparing")
             good = verify(stage, options.months, loads)
+            stage.say(
+                "            tagging each month, deleting half of the tags, expiring and collecting the rest"
+            )
+            good = retire(stage, loads) and good
         finally:
             stage.stop()
     print(f"{'all agree' if good else 'DIFFERENCES'}, {time.monotonic() - started:.0f} s", flush=True)
