@@ -23,7 +23,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind
-from alpheus_journal.log.version_files import action_rows, written_size_max
+from alpheus_journal.log.version_bytes import action_rows, written_size_max
 from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.action_rows import row_value
 from alpheus_journal.model.definition_messages import encode_definition

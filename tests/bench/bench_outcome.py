@@ -24,7 +24,7 @@ from alpheus_journal.clock import RandomIdentities, make_uuid7
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.index import Index
 from alpheus_journal.log.index_runs import FOLDER
-from alpheus_journal.log.version_files import action_rows
+from alpheus_journal.log.version_bytes import action_rows
 from alpheus_journal.model.action_rows import row_value
 from alpheus_journal.model.operation_messages import action_type, operations_digest
 from alpheus_journal.model.operations import Action, RecordedTransaction, UpdateCatalog

@@ -32,7 +32,7 @@ from alpheus.pipeline.declarations import (
     load_existing,
 )
 from alpheus.pipeline.jobs import Input, Job, Jobs
-from alpheus.pipeline.outputs import Outputs, Reader
+from alpheus.pipeline.output_writers import Outputs, Reader
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.answers import Event
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration

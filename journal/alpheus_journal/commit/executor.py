@@ -25,7 +25,7 @@ from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rules.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.times import next_time
-from alpheus_journal.log.version_files import action_rows, run_aside
+from alpheus_journal.log.version_bytes import action_rows, run_aside
 from alpheus_journal.model.action_rows import ActionRow
 from alpheus_journal.model.definitions import Segment
 from alpheus_journal.model.operation_messages import (

@@ -20,7 +20,7 @@ from alpheus_journal.errors import AlpheusError, Conflict
 from alpheus_journal.execute.execute import check_transaction
 from alpheus_journal.execute.prefetch import settled_names_of
 from alpheus_journal.format import ObjectName
-from alpheus_journal.log.version_files import run_aside, written_size_max
+from alpheus_journal.log.version_bytes import run_aside, written_size_max
 from alpheus_journal.model.answers import Committed
 from alpheus_journal.model.operations import CreateNamespace, DropNamespace, Transaction
 from alpheus_journal.replay.follower import Follower

@@ -15,7 +15,7 @@ from alpheus_journal.commit.staged import Staged
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Key, Kind, NodePath, ObjectName
 from alpheus_journal.log.times import next_time
-from alpheus_journal.log.version_files import encode_root, run_aside, written_size_max
+from alpheus_journal.log.version_bytes import encode_root, run_aside, written_size_max
 from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.answers import make_token
 from alpheus_journal.model.definition_messages import decode_definition

@@ -1,7 +1,7 @@
 """Which versions exist, and which of them holds a given transaction?
 
     versions        the log: find the head, read a root, take a slot, keep the hints
-    version_files   the bytes of a version: action rows and root
+    version_bytes   the bytes of a version: action rows and root
     root_rows       checks of rows that readers skip, for roots without a checksum
     times           times of versions where clocks are wrong
     index           which versions may hold a transaction id or a retry key
