@@ -129,6 +129,17 @@ async def violations(survivor: Survivor, facts: Facts) -> list[str]:
     return found
 
 
+async def finds(machine: Machine, *expected: str) -> bool:
+    """Return whether some state has a violation with one of these texts. The later states are not looked at."""
+    machine.system.after = lambda _: None
+    for number, (survivor, facts) in enumerate(machine.states, 1):
+        for text in await violations(survivor, facts):
+            if any(one in text for one in expected):
+                print(f"found in survivor {number} of {len(machine.states)}: {text}")
+                return True
+    return False
+
+
 async def all_violations(machine: Machine) -> list[str]:
     machine.system.after = lambda _: None  # the writer's hints are still being stored
     return [text for survivor, facts in list(machine.states) for text in await violations(survivor, facts)]
@@ -481,13 +492,13 @@ async def rivals(machine: Machine, step: int) -> bool:
 Mix = Callable[[Machine, int], Awaitable[None]]
 MIXES: dict[str, tuple[Mix, int, int]] = {
     "creating": (creating, 1, 1),
-    "lone_commits": (lone_commits, 4, 20),
+    "lone_commits": (lone_commits, 2, 20),
     "groups": (groups, 1, 3),
-    "hints": (hints, 3, 20),
-    "expiring": (expiring, 3, 15),
-    "puts_and_deletes": (puts_and_deletes, 3, 20),
-    "rows": (rows, 2, 10),
-    "a_reader": (a_reader, 3, 12),
+    "hints": (hints, 2, 20),
+    "expiring": (expiring, 2, 15),
+    "puts_and_deletes": (puts_and_deletes, 2, 20),
+    "rows": (rows, 1, 10),
+    "a_reader": (a_reader, 2, 12),
 }
 
 
@@ -600,16 +611,15 @@ class NoWay(FakeFileSystem):
     ],
 )
 async def test_a_driver_that_leaves_out_a_step_is_caught(
-    system: type[FakeFileSystem], mix: Mix, expected: str
+    system: type[FakeFileSystem], mix: Mix, expected: str, lane_count: Callable[[int, int], int]
 ) -> None:
-    machine = Machine(FakeFileSystem())
-    await mix(machine, 1)
-    assert await all_violations(machine) == []
+    if lane_count(0, 1):  # a short run has shown it in test_every_power_cut
+        machine = Machine(FakeFileSystem())
+        await mix(machine, 1)
+        assert await all_violations(machine) == []
     machine = Machine(system())
     await mix(machine, 1)
-    found = await all_violations(machine)
-    print(f"{system.__name__}: {len(found)} violations in {len(machine.states)} survivors")
-    assert any(expected in text for text in found), found[:3]
+    assert await finds(machine, expected)
 
 
 class NoSyncOfAll(FakeFileSystem):
@@ -641,9 +651,7 @@ class SyncOfAllLast(NoSyncOfAll):
 async def test_one_sync_of_all_that_is_left_out_or_misplaced_is_caught(system: type[FakeFileSystem]) -> None:
     machine = Machine(system())
     await lone_commits(machine, 1)
-    found = await all_violations(machine)
-    print(f"{system.__name__}: {len(found)} violations in {len(machine.states)} survivors")
-    assert any("corrupt" in text for text in found), found[:3]
+    assert await finds(machine, "corrupt")
 
 
 async def test_a_reader_that_does_not_sync_is_caught() -> None:
@@ -653,8 +661,7 @@ async def test_a_reader_that_does_not_sync_is_caught() -> None:
         errno.EINVAL if machine._inside and call.name == "fsync" and machine.slots else None
     )
     await a_reader(machine, 1)
-    found = await all_violations(machine)
-    assert any("is lost" in text or "there is no version" in text for text in found), found[:3]
+    assert await finds(machine, "is lost", "there is no version")
 
 
 def test_a_lost_prefix_is_a_violation() -> None:
