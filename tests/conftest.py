@@ -1,7 +1,8 @@
 """Settings of every test: a time limit, no blocking call in an event loop, and counts that one variable raises.
 
 `make test` runs small counts. With ALPHEUS_SLOW=1 (`make slow LANE=word`) Hypothesis uses its `full` profile, and
-`lane_count(small, full)` returns the second number. Tests whose counts this changes carry the mark `slow`.
+`lane_count(small, full)` returns the second number. Tests whose counts this changes carry the mark `slow`, and so do
+the cases that `make test` leaves out (alpheus_short.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import alpheus_budget as budget
+import alpheus_short as short
 import alpheus_test_servers as servers
 import alpheus_time_limit as time_limit
 import pytest
@@ -224,6 +226,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if scaled:
             item.add_marker("slow")
+    for item in short.left_out(items):
+        item.add_marker("slow" if FULL else pytest.mark.skip(reason="other cases run the same code"))
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
