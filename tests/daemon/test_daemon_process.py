@@ -251,7 +251,7 @@ async def collect(call: Any, versions: list[int]) -> None:
 
 
 async def test_subscribers_that_read_nothing(start: Start, lane_count: Callable[[int, int], int]) -> None:
-    subscribers, versions = lane_count(8, 20), lane_count(500, 5000)
+    subscribers, versions = lane_count(4, 20), lane_count(250, 5000)
     limits = ("--subscriber-write-timeout-seconds", "1", "--subscribers-max", str(subscribers + 1))
     process = start("--create", *limits)
     address = process.address()

@@ -485,7 +485,7 @@ async def test_eio_of_a_real_fsync(tmp_path: Path, lane_count: Callable[[int, in
     await make_catalog(tmp_path / "lake")
     version = failed = 0
     # The first calls make versions durable before they are shown.
-    for number in range(3, 24, lane_count(9, 2)):
+    for number in range(3, 24, lane_count(14, 2)):
         trace = ("strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fsync",
                  "-e", f"inject=fsync:error=EIO:when={number}")  # fmt: skip
         lines = commits(tmp_path / "lake", f"s{number}n", strace=trace)

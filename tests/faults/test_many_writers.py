@@ -213,7 +213,7 @@ def verify(url: str, witness: Witness, sequences: list[Sequence]) -> None:
 
 
 async def test_many_writers(tmp_path: Path, lane_count: Callable[[int, int], int]) -> None:
-    rounds = lane_count(2, 200)
+    rounds = lane_count(1, 200)
     seed = random.randrange(1 << 30)
     print(f"seed {seed}, {rounds} rounds")
     url = (tmp_path / "lake").as_uri()

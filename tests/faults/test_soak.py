@@ -32,7 +32,7 @@ from alpheus_journal.testing import Called
 
 
 async def test_soak(tmp_path: Path, lane_count: Callable[[int, int], int]) -> None:
-    seconds, seed = lane_count(8, 600), random.randrange(1 << 30)
+    seconds, seed = lane_count(5, 600), random.randrange(1 << 30)
     print(f"python tests/faults/drivers/soak_driver.py --seed {seed} --seconds {seconds}")
     run = await soak(tmp_path, seed, seconds)
     print(*run.lines, sep="\n")

@@ -29,7 +29,7 @@ def fuzz(*arguments: str | Path, timeout: float = 280) -> subprocess.CompletedPr
 
 
 def test_hostile_bytes_of_every_kind(lane_count: Callable[[int, int], int], tmp_path: Path) -> None:
-    count = lane_count(3_000, 2_000_000)
+    count = lane_count(1_500, 2_000_000)
     arguments: list[str | Path] = ["--count", str(count)]
     if count > 100_000:
         arguments += ["--seed", str(FULL_SEED), "--progress", PROGRESS]

@@ -151,7 +151,7 @@ async def test_every_bit_flip_is_named_or_changes_nothing(lane_count: Callable[[
         if path in (fmt.LATEST_HINT, fmt.OLDEST_HINT) or path.startswith("data/"):
             continue  # hints may be wrong, and only the size of data files is known
         data = await lake.storage.read(path, size_max=1 << 30)
-        for _ in range(min(info.size, lane_count(2, 400))):
+        for _ in range(min(info.size, lane_count(1, 400))):
             position, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
             storage = await copy_of(lake.storage)
             flipped = data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :]

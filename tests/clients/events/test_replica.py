@@ -153,7 +153,7 @@ async def compare(catalog: AsyncCatalog, copy: AsyncReplica, seed: int) -> None:
             assert front.table_exists(name)  # type: ignore[arg-type]
 
 
-@settings(max_examples=10 if settings().max_examples < 100 else 300)
+@settings(max_examples=5 if settings().max_examples < 100 else 300)
 @given(seed=st.integers(0, 1 << 32), digits=st.sampled_from([32, 64]))
 async def test_a_replica_is_the_catalog(seed: int, digits: int) -> None:
     rng, lake = random.Random(seed), Lake(seed=seed)

@@ -906,7 +906,7 @@ def test_whatever_happens_each_version_is_worked_in_once(
 
     monkeypatch.setattr(alpheus.Transaction, "commit", commit)
     happened: Counter[str] = Counter()
-    for seed in range(lane_count(6, 1000)):
+    for seed in range(lane_count(3, 1000)):
         with fresh_catalog() as catalog:
             world = World(seed, catalog)
             try:

@@ -163,7 +163,7 @@ def batches_of(rows: int) -> Iterator[None]:
 batch_rows = st.sampled_from([1, 3, 7, 1 << 16])
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3 if settings().max_examples < 100 else 8, deadline=None)
 @given(seed=st.integers(0, 1 << 30), order=orders, files=st.integers(0, 6), rows=batch_rows)
 def test_it_is_the_whole_sorted(
     catalog: Catalog, seed: int, order: list[tuple[str, str]], files: int, rows: int

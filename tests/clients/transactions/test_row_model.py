@@ -334,7 +334,7 @@ def key_of(row: Row, on: list[str]) -> Any:
 
 def test_rows_are_those_of_the_model(catalog: Catalog, lane_count: Callable[[int, int], int]) -> None:
     catalog.create_namespace("m")
-    for seed in range(lane_count(4, 300)):
+    for seed in range(lane_count(2, 300)):
         model = Model(catalog, f"m.t{seed}", random.Random(seed))
         try:
             for _ in range(15):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, cast
 
@@ -395,14 +395,16 @@ def test_duckdb_agrees_with_arrow(rng: random.Random, duck: duckdb.DuckDBPyConne
         assert kept == [n for n, value in enumerate(want) if value], duckdb_sql(predicate, NAMES)
 
 
-def test_duckdb_agrees_on_parquet_files_that_hide_nan(duck: duckdb.DuckDBPyConnection, tmp_path: Any) -> None:
+def test_duckdb_agrees_on_parquet_files_that_hide_nan(
+    duck: duckdb.DuckDBPyConnection, tmp_path: Any, lane_count: Callable[[int, int], int]
+) -> None:
     """DuckDB agrees on Parquet files that hide NaN. Their minimum and maximum omit NaN, and give zero only one sign."""
     column = a_column(6, "FLOAT8")
     for values in ([1.0, 2.0, math.nan], [-0.0], [0.0], [math.nan], [-0.0, 5.0, None]):
         place = tmp_path / "f.parquet"
         pq.write_table(pa.table({"c6": pa.array(values, pa.float64()), "n": range(len(values))}), place)
         for op in ("=", "!=", "<", "<=", ">", ">=", "<=>"):
-            for value in (0.0, 1.5, 2.0, 100.0, NAN):
+            for value in (0.0, NAN, 1.5, 2.0, 100.0)[: lane_count(2, 5)]:
                 for predicate in (
                     compare(column, op, value),
                     Not(compare(column, op, value)),

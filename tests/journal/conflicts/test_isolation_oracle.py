@@ -663,7 +663,7 @@ async def history_of(seed: int, template: Template) -> History:
 
 async def test_histories_are_isolated(template: Template, lane_count: Callable[[int, int], int]) -> None:
     conflicts_count = committed = overlapping = 0
-    for seed in range(lane_count(200, 20_000)):
+    for seed in range(lane_count(80, 20_000)):
         history = await history_of(seed, template)
         wrong = judge(history)
         assert not wrong, f"seed {seed}: {wrong}"
@@ -703,7 +703,7 @@ execution refuses, or their loss shows only in longer histories."""
 async def test_weaker_rules_are_found_out(
     template: Template, monkeypatch: pytest.MonkeyPatch, lane_count: Callable[[int, int], int]
 ) -> None:
-    for rule in WEAKER[: lane_count(4, len(WEAKER))]:
+    for rule in WEAKER[: lane_count(2, len(WEAKER))]:
         never = msgspec.structs.replace(conflicts.RULES[rule], collides=lambda claim, touch: False)
         with monkeypatch.context() as patched:
             patched.setitem(conflicts.RULES, rule, never)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unittest import mock
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpheus_journal.errors import AlpheusError, Conflict, Corrupt, Expired, InvalidInput
@@ -146,6 +146,7 @@ async def run_history(seed: int, rounds: int) -> list[Done]:
     return history.done
 
 
+@settings(max_examples=8 if settings().max_examples < 100 else settings().max_examples)
 @given(seed=st.integers(0, 1 << 32))
 def test_any_interleaving_leaves_the_rows_that_its_authors_meant(seed: int) -> None:
     """The tiers are so small that segments merge all the time."""

@@ -272,7 +272,7 @@ async def test_the_cost_of_an_append_to_a_large_table_stays_flat(
 
     bulk = [await append(1_000)]
     small = await of_small_ones()
-    target = lane_count(30_000, 100_000)
+    target = lane_count(12_000, 100_000)
     bulk += [await append(1_000) for _ in range(target // 1_000 - 1)]
     assert await of_small_ones() < 1.25 * small
     table = await side.table()
