@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import alpheus_test_servers as servers
+import forked_daemon
 import pyarrow as pa
 import pytest
 
@@ -22,18 +21,17 @@ pa.array([])  # pyarrow looks for pandas at its first array, which would block a
 
 
 class Daemon:
-    """A running `alpheus_daemon`.
+    """A running daemon (`forked_daemon.py`).
 
     `url` is the address for clients; `storage_url` is the catalog that the daemon serves.
     """
 
     def __init__(self, storage_url: str, port_file: Path, *flags: str, listen: str = "127.0.0.1:0") -> None:
         self.storage_url = storage_url
-        command = [sys.executable, "-m", "alpheus_daemon", storage_url, "--port-file", str(port_file)]
         self._log: list[bytes] = []
         self._serving = threading.Event()
-        self.process = subprocess.Popen(
-            [*command, "--listen", listen, *flags], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        self.process, self._lines = forked_daemon.start(
+            [storage_url, "--port-file", str(port_file), "--listen", listen, *flags]
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
@@ -45,8 +43,7 @@ class Daemon:
         self.url = self.address if "://" in self.address else f"grpc://{self.address}"
 
     def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
+        with self._lines as lines:
             for line in lines:
                 self._log.append(line)
                 if b'"event": "serving"' in line:
@@ -63,9 +60,10 @@ class Daemon:
         self._ended()
 
     def _ended(self) -> int:
-        status = self.process.wait()
+        self.process.join()
         self._reader.join()
-        return status
+        assert self.process.exitcode is not None
+        return self.process.exitcode
 
 
 StartDaemon = Callable[..., Daemon]
@@ -85,7 +83,7 @@ def start_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartDaem
 
     yield start
     for daemon in started:
-        if daemon.process.poll() is None:
+        if daemon.process.is_alive():
             daemon.kill()
 
 
