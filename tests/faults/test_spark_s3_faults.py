@@ -412,7 +412,8 @@ def test_the_requests_of_an_append(rig: Rig, parts: int, lane_count: Callable[[i
 # --- executors ----------------------------------------------------------------------------------------
 
 KILLS_FULL = 20
-"""The kills in each phase of a slow run, which has other verbs than append, too. A short run has one kill."""
+"""The kills in each phase of a slow run, which has other verbs than append, too. A short run has one kill, and one
+executor."""
 PHASES_SMALL = ("result",)
 
 CLUSTER_DRIVER = Path(__file__).parent / "drivers" / "cluster_driver.py"
@@ -424,8 +425,9 @@ def test_executors_that_are_killed_or_hang(
     tmp_path: Path,
     lane_count: Callable[[int, int], int],
 ) -> None:
-    """Two executors run the tasks of each verb, and are killed in each phase of it (`cluster_driver.PHASES`). Each verb
-    commits its rows once, or is refused. No attempt deletes what another one stored."""
+    """Executors run the tasks of each verb, and are killed in each phase of it (`cluster_driver.PHASES`). Each verb
+    commits its rows once, or is refused. No attempt deletes what another one stored. There are two executors, and one
+    in a short run."""
     seed = int(os.environ.get("ALPHEUS_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"ALPHEUS_SEED={seed}")
     url, kills = s3_server.url(self_test="false"), lane_count(1, KILLS_FULL)

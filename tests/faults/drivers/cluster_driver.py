@@ -1,4 +1,4 @@
-"""The Spark application whose executors `test_spark_s3_faults` kills: a driver, and two workers with an executor each.
+"""The Spark application whose executors `test_spark_s3_faults` kills: a driver, and workers with an executor each.
 
     python cluster_driver.py URL FOLDER JARS KILLS SEED PHASE...
 
@@ -8,7 +8,8 @@ that the table must have, the files that were stored and are not listed, and wha
 that all processes took.
 
 The workers of the cluster run in the driver's JVM, one at 127.0.0.1 and one at 127.0.0.2: Spark starts no speculative
-attempt on the machine of the first. Tasks and the driver take their orders from files in FOLDER, each once.
+attempt on the machine of the first. Without the phase `hanging` there is one worker, with one executor. Tasks and the
+driver take their orders from files in FOLDER, each once.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def faulty_put(folder: str) -> Callable[[Any, str, Iterable[bytes]], None]:
     return put_file
 
 
-def start_cluster(folder: Path, jars: str) -> SparkSession:
+def start_cluster(folder: Path, jars: str, workers: int) -> SparkSession:
     use_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -133,7 +134,7 @@ def start_cluster(folder: Path, jars: str) -> SparkSession:
     urls = gateway.new_array(jvm.java.lang.String, 1)
     urls[0] = url
     none = getattr(jvm.scala, "None$").__getattr__("MODULE$")
-    for number in (1, 2):
+    for number in range(1, workers + 1):
         deploy.worker.Worker.startRpcEnvAndEndpoint(
             f"127.0.0.{number}", 0, 0, 1, 1024, urls, str(folder / "work"), jvm.scala.Some(number),
             java_conf._jconf, none,
@@ -166,8 +167,11 @@ def cpu_seconds() -> float:
 class Rounds:
     """The verbs, the model of the rows, and what is wrong."""
 
-    def __init__(self, spark: SparkSession, lake: SparkCatalog, folder: Path, seed: int) -> None:
+    def __init__(
+        self, spark: SparkSession, lake: SparkCatalog, folder: Path, seed: int, workers: int
+    ) -> None:
         self._spark = spark
+        self._workers = workers
         self._lake = lake
         self._folder = folder
         self._chance = random.Random(seed)
@@ -175,10 +179,13 @@ class Rounds:
         self._next = 0
 
     def ready(self) -> None:
-        """Wait until both executors are there."""
+        """Wait until all executors are there."""
         context: Any = self._spark.sparkContext._jsc
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while context.sc().getExecutorMemoryStatus().size() < 3 or len(find_executors()) < 2:
+        while (
+            context.sc().getExecutorMemoryStatus().size() <= self._workers
+            or len(find_executors()) < self._workers
+        ):
             assert time.monotonic() < deadline, "an executor does not come back"
             time.sleep(0.1)
 
@@ -245,7 +252,8 @@ class Rounds:
 def main() -> None:
     url, place, jars, kills, seed, *phases = sys.argv[1:]
     folder = Path(place)
-    spark = start_cluster(folder, jars)
+    workers = 2 if "hanging" in phases else 1
+    spark = start_cluster(folder, jars, workers)
     task_writer.put_file = faulty_put(str(folder))
     list_in_segment = writes.list_in_segment
 
@@ -257,7 +265,7 @@ def main() -> None:
 
     writes.list_in_segment = faulty_list
     with alpheus.connect(url) as catalog:
-        rounds = Rounds(spark, SparkCatalog(spark, catalog, lease=False), folder, int(seed))
+        rounds = Rounds(spark, SparkCatalog(spark, catalog, lease=False), folder, int(seed), workers)
         for number in range(int(kills)):
             for phase in phases:
                 rounds.one(phase, number)
