@@ -63,7 +63,8 @@ def files_below(url: str) -> list[str]:
 def test_each_verb_over_a_data_root(
     lake: SparkCatalog, places: tuple[str, str], tmp_path: Path, lane_count: Callable[[int, int], int]
 ) -> None:
-    """A short run has no stream and no verb that takes the way of another one to the data root."""
+    """A short run has no stream, and no verb that takes the way of another one to the data root: verbs that change
+    rows store files as append does."""
     spark = lake.spark
     has_all = bool(lane_count(0, 1))
 
@@ -76,14 +77,16 @@ def test_each_verb_over_a_data_root(
     lake.delete("a.t", "id = 1")
     if has_all:
         lake.update("a.t", {"text": "'x'"}, "id = 2", mode="rewrite")
-    lake.merge("a.t", frame(5, 6), on="id")
-    if has_all:
+        lake.merge("a.t", frame(5, 6), on="id")
         assert ids(lake) == [2, 3, 4, 5, 6]
         assert lake.read("a.t", where="id = 2").collect()[0]["text"] == "x"
+    else:
+        lake.append("a.t", frame(6))
     changes = lake.changes("a.t", begin, lake.catalog.version())
     assert changes.where("_change_type = 'insert'").count() >= 3
-    lake.compact("a.t")
-    assert ids(lake) == [2, 3, 4, 5, 6]
+    if has_all:
+        lake.compact("a.t")
+        assert ids(lake) == [2, 3, 4, 5, 6]
     assert sorted(row["id"] for row in lake.at(begin).read("a.t").collect()) == [1, 2, 3]
     source = spark.read.format("alpheus").options(**lake.source_options()).option("table", "a.t").load()
     assert sorted(row["id"] for row in source.collect()) == [2, 3, 4, 5, 6]

@@ -59,35 +59,40 @@ def rows_of(lake: SparkCatalog, name: str = "s.t") -> list[dict[str, Any]]:
 
 
 def test_each_verb(lake: SparkCatalog, lane_count: Callable[[int, int], int]) -> None:
-    """Each verb does on S3 what it does on a local disk. A short run looks at the rows after every other verb."""
+    """Each verb does on S3 what it does on a local disk. A short run looks at the rows after the changes, and leaves
+    the verbs out that test_spark_s3_faults runs: append, merge and compact."""
     spark = lake.spark
+    has_all = bool(lane_count(0, 1))
     lake.create_table("s.t", frame(spark), partition_by=["k"], sort_by=["id desc"])
-    model = {row["id"]: row["k"] for row in rows_of(lake)}
+    model = {row["id"]: row["k"] for row in frame(spark).collect()}
     assert len(model) == ROWS
 
     def same(*, always: bool = True) -> None:
-        if always or lane_count(0, 1):
+        if always or has_all:
             assert {row["id"]: row["k"] for row in rows_of(lake)} == model
 
-    lake.append("s.t", frame(spark, ROWS, ROWS + 20))
-    model |= {row["id"]: row["k"] for row in frame(spark, ROWS, ROWS + 20).collect()}
-    same(always=False)
+    if has_all:
+        same()
+        lake.append("s.t", frame(spark, ROWS, ROWS + 20))
+        model |= {row["id"]: row["k"] for row in frame(spark, ROWS, ROWS + 20).collect()}
+        same()
     lake.delete("s.t", "id < 5")
     lake.delete("s.t", "id BETWEEN 5 AND 9", mode="rewrite")
     model = {key: value for key, value in model.items() if key > 9}
-    same()
+    same(always=False)
     lake.update("s.t", {"k": "'new'"}, "id = 12")
     model[12] = "new"
     same(always=False)
-    lake.merge("s.t", spark.createDataFrame([(13, "m"), (900, "m")], "id BIGINT, k STRING"), on="id")
-    model |= {13: "m", 900: "m"}
-    same(always=False)
+    if has_all:
+        lake.merge("s.t", spark.createDataFrame([(13, "m"), (900, "m")], "id BIGINT, k STRING"), on="id")
+        model |= {13: "m", 900: "m"}
+        same()
     lake.overwrite("s.t", spark.createDataFrame([(901, "m")], "id BIGINT, k STRING"), where="id >= 900")
-    del model[900]
-    model[901] = "m"
+    model = {key: value for key, value in model.items() if key < 900} | {901: "m"}
     same()
-    lake.compact("s.t")
-    same()
+    if has_all:
+        lake.compact("s.t")
+        same()
     assert lake.read("s.t", where="id = 12").collect()[0]["k"] == "new"
     lake.catalog.update_table("s.t", rename_columns={"k": "kind"})
     assert {row["kind"] for row in lake.read("s.t", where="kind = 'm'").collect()} == {"m"}
