@@ -394,7 +394,7 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
     done: Counter[str] = Counter()
     try:
         until(lambda: len(positions(catalog)) == 2, driver.lives)
-        loader = Loader(catalog, 0.4 if kills == KILLS_SMALL else 1.0)
+        loader = Loader(catalog, lane_count(2, 1))
         caught_up()
         for number in range(kills):
             place = number if number < len(kinds) else moments.randrange(len(kinds))
