@@ -198,10 +198,9 @@ class _Run:
             copy = await self._read_pin(path)
             if copy is not None:
                 await reach.add_copy(copy, by)
-            elif await self._follower.oldest() == self._first:
-                await read_pin(
-                    self._log, path
-                )  # raises: a kept version names it, and no other collection is under way
+            elif path in names or await self._follower.oldest() == self._first:
+                # It raises: the head has the tag, or a kept version has it and no other collection is under way.
+                await read_pin(self._log, path)
         for path in sorted(set(young) - reach.tags.keys()):
             copy = await self._read_pin(path)
             if copy is not None:  # else its maker has deleted it meanwhile
@@ -260,18 +259,23 @@ class _Run:
     # --- delete
 
     async def delete(self) -> AsyncIterator[dict[str, FileTotals]]:
-        """Delete what is left of the candidates. Yield what is gone after each batch."""
+        """Delete what is left of the candidates. Yield what is gone after each batch.
+
+        Raises Corrupt (`history_replaced`) where the store was put back to an older state, which may need these files.
+        """
         gone: dict[str, list[int]] = {}
         by_kind: dict[str, list[str]] = {kind: [] for kind in ORDER_OF_DELETION}
         for path in self.candidates.own:
             by_kind[fmt.kind_of_file(path)].append(path)
         for url, files in self.candidates.rooted.items():
             for batch in _batches(list(files)):
+                await self._follower.verify_head()
                 await self._follower.data_roots.of(url).delete_many(batch)
                 _add(gone, "data", batch, files)
                 yield _totals_of(gone)
         for kind, paths in by_kind.items():
             for batch in _batches(paths):
+                await self._follower.verify_head()
                 await failpoints.reached("collect.deleting")
                 await self._log.storage.delete_many(batch)
                 _add(gone, kind, batch, self.candidates.own)

@@ -39,7 +39,8 @@ async def expire(
     run yields the plan alone.
 
     An expiry that was stopped is finished by the next one, and two at once do no harm. Raises InvalidInput
-    (`upgrade_needed`) in a catalog of revision 1, and Corrupt where nothing may be written.
+    (`upgrade_needed`) in a catalog of revision 1, and Corrupt where nothing may be written: `history_replaced` where
+    the store was put back to an older state meanwhile.
     """
     check_rules(rules)
     head = await follower.refresh()
@@ -58,14 +59,15 @@ async def expire(
     while start < plan.oldest:
         end = min(start + PROGRESS_VERSIONS, plan.oldest)
         for first in range(start, end, TOMBSTONES_AT_ONCE):
-            await _write_tombstones(log, range(first, min(first + TOMBSTONES_AT_ONCE, end)), now)
+            await _write_tombstones(follower, range(first, min(first + TOMBSTONES_AT_ONCE, end)), now)
         start = end
         yield msgspec.structs.replace(plan, expired=end - plan.first)
 
 
-async def _write_tombstones(log: Log, versions: Sequence[int], now_millis: int) -> None:
+async def _write_tombstones(follower: Follower, versions: Sequence[int], now_millis: int) -> None:
     """Replace the roots of some versions. Each version's tombstone is durable before that of the next one is written,
     so that the tombstones never have a gap; the roots are read together."""
+    log = follower.log
 
     async def read_id(version: int) -> str | None:
         try:
@@ -75,9 +77,9 @@ async def _write_tombstones(log: Log, versions: Sequence[int], now_millis: int) 
                 raise
             return None  # an empty slot stays empty
 
-    for version, commit_id in zip(
-        versions, await each_of(versions, read_id, TOMBSTONES_AT_ONCE), strict=True
-    ):
+    commit_ids = await each_of(versions, read_id, TOMBSTONES_AT_ONCE)
+    await follower.verify_head()  # in a store that was put back, these may be the newest versions
+    for version, commit_id in zip(versions, commit_ids, strict=True):
         if commit_id is None:
             continue
         data = encode_tombstone(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from alpheus_journal.clock import SystemClock, make_uuid7
+from alpheus_journal.commit.references import ID_AHEAD_MILLIS_MAX
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.times import epochs, version_at
@@ -19,6 +20,7 @@ from alpheus_journal.model.definitions import TimeMark
 from alpheus_journal.model.operations import AppendFiles, FenceCollection, Repair, Transaction
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.storage.local import LocalStorage
+from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.storage.posix import Syscalls
 from alpheus_journal.testing import Lake, put_rows, raises
 
@@ -76,6 +78,7 @@ async def ahead() -> tuple[Lake, Journal, Journal, int]:
     """Make versions 0 to 3 by a right clock, 4 by a clock that is 400 days ahead, and 5 to 24 by the right clock.
     Return the lake, its journal, another process's journal with the catalog in memory, and the right time."""
     lake = Lake()
+    lake.storage = MemoryStorage(clock=lake.clock.now_millis)
     journal = await lake.create()
     for number in range(3):
         lake.clock.millis += 1000
@@ -141,8 +144,21 @@ async def test_a_repair_forgets_the_cutoff_of_a_wrong_clock() -> None:
     await raises(Expired, append(), kind="upload_expired")
     assert await repaired(lake) is not None
     await journal.refresh()
-    assert (await journal.info()).definition.collected_before_millis == 0
+    cutoff = (await journal.info()).definition.collected_before_millis
+    assert right <= cutoff <= lake.clock.millis, "no later than the repair"
+    await raises(Expired, append(), kind="upload_expired")
+    lake.clock.millis += 2 * ID_AHEAD_MILLIS_MAX
     assert await append() == journal.head.version
+
+
+async def test_a_repair_of_times_keeps_a_cutoff_that_has_passed() -> None:
+    """A collection may still be deleting by it."""
+    lake, journal, _, right = await ahead()
+    lake.clock.millis = right
+    await lake.commit(journal, FenceCollection(cutoff_millis=right - DAY))
+    assert await repaired(lake) is not None
+    await journal.refresh()
+    assert (await journal.info()).definition.collected_before_millis == right - DAY
 
 
 async def test_times_count_anew_from_a_repair_on() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.data_roots import DATA_ROOTS_MAX, check_data_root, find_overlap
 from alpheus_journal.errors import AlreadyExists, InvalidInput
 from alpheus_journal.model.definitions import (
@@ -66,7 +67,9 @@ def _repair_definition(workspace: Workspace, operation: Repair, context: Context
     marks, given_up = definition.time_marks, definition.given_up
     collected_before = definition.collected_before_millis
     if operation.times_up_to_millis:
-        collected_before = 0  # a wrong clock may have given it, and then no upload would be young enough
+        # A wrong clock may have given a time to come, and then no upload would be young enough. A collection that is
+        # still deleting rests on a time that has passed.
+        collected_before = min(collected_before, uuid7_millis(context.transaction_id))
         reach = max([operation.times_up_to_millis, *(mark.up_to_millis for mark in marks)])
         marks = (*marks, TimeMark(version=context.version, up_to_millis=reach))
     if operation.given_up:
