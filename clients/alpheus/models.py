@@ -22,6 +22,7 @@ from alpheus.display import (
     some_of,
     time_text,
 )
+from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import (
     Column,
@@ -63,13 +64,13 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     order: int
     properties: dict[str, str]
     software_version: str  # of the daemon or, without a daemon, of this library
-    namespace_name_bytes: int
+    namespace_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT
     """The longest name of a namespace in UTF-8. The next two: of tables and of views."""
-    table_name_bytes: int
-    view_name_bytes: int
-    txn_ttl: timedelta
+    table_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT
+    view_name_bytes: int = fmt.NAME_SIZE_BYTES_DEFAULT
+    txn_ttl: timedelta = timedelta(milliseconds=fmt.TXN_TTL_MILLIS_DEFAULT)
     """How long a saved transaction lasts from its begin."""
-    isolation: str
+    isolation: str = "snapshot"
     """Of transactions that name none, "snapshot" or "serializable"."""
     format_revision: int = 1
     """The revision of the format in which new versions are written."""

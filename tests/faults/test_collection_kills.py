@@ -79,7 +79,7 @@ class Writer:
                     )
                 )
             case 2:
-                version = max(3, journal.head.version - self._rng.randrange(4))
+                version = max(2, journal.head.version - self._rng.randrange(4))
                 await self._lake.commit(journal, RestoreTable(namespace="a", name="t", version=version))
             case 3:
                 await self._move_tag()

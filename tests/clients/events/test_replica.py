@@ -553,8 +553,11 @@ async def test_a_client_tells_what_it_has_seen(lake: Lake) -> None:
         assert asked == [Latest(2500, journal.head.token)] * 4
         await catalog.at(0)
         assert catalog._session.token == journal.head.token, "an older one does not count"
-        async with catalog.transaction():
-            assert asked[-1] == Latest(None, journal.head.token), "what is to be written begins at the head"
+        for first in (True, False):
+            asked.clear()
+            async with catalog.transaction():
+                default = [commit.version] if first else []  # the isolation is asked for once
+                assert asked == [Latest(None, journal.head.token), *default], "it begins at the head"
         await lake.commit(await lake.open(), lake.namespace("b"))
         async with aclosing(catalog.events(after=commit.version)) as events:  # type: ignore[type-var]
             async for event in events:
