@@ -122,8 +122,15 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
     async def _find_begin(self, begin: answers.VersionInfo) -> answers.VersionInfo:
         """Return the version at which the id began, if the id has committed, and otherwise `begin`. `begin` was known
         before the search, and the commit searches the versions after it. Raises InvalidInput (`id_cancelled`), and
-        Expired where the version that may hold the id has expired."""
-        outcome = await self._session.outcome(self.id, certain=True)
+        Expired where the version that may hold the id has expired.
+
+        The search for a saved transaction begins after its begin version, which expiry keeps. No version up to that one
+        can hold the id: the id was made for the transaction then, or was searched for in those versions when the
+        transaction began. An id that a user gave for other work may have committed before `begin`, so the search for it
+        goes back to the time in the id.
+        """
+        since = begin.version if self._is_saved else None
+        outcome = await self._session.outcome(self.id, since=since, certain=True)
         if outcome.state == "cancelled":
             raise InvalidInput(
                 f"transaction {self.id} was cancelled", kind="id_cancelled", hint="use a new id"

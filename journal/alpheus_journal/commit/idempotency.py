@@ -227,7 +227,12 @@ class Retries:
     async def _answer_up_to_begin(
         self, transaction: Transaction
     ) -> Committed | InvalidInput | Expired | None:
-        """Return the answer of the versions up to the begin version, for an id that the caller chose."""
+        """Return the answer of the versions up to the begin version, for an id that the caller chose.
+
+        Such an id may have committed before this begin version, when the same work ran the first time. So the begin
+        version is no lower bound of the search. For any other id it is one: the id was made when the transaction began.
+        A saved transaction keeps its begin version, and who gave it an id searched these versions at its begin.
+        """
         seen = await self.find_id(transaction.id, None, transaction.begin_version)
         if seen.recorded is not None and seen.event is not None:
             return await self._answer_repetition(transaction, seen.recorded, seen.event)

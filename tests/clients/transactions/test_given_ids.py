@@ -341,6 +341,31 @@ def test_expired_history_refuses_what_it_may_hold(tmp_path: Path) -> None:
             tx.update_catalog(set={"k": "z"})
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_saved_transaction_is_resumed_where_only_versions_before_its_begin_are_gone(
+    tmp_path: Path, given: bool
+) -> None:
+    """Also where the last version that is gone was made a moment before the id."""
+    with alpheus.connect(f"file://{tmp_path}/lake", create=True) as catalog:
+        catalog.update_catalog(set={"k": "a"})
+        catalog.update_catalog(set={"k": "b"})
+        with catalog.transaction(id=new_id() if given else None) as tx:
+            tx.create_namespace("later")
+            id = tx.save()
+        catalog.create_namespace("other")
+        assert catalog.admin.expire(older_than=0, keep=1).oldest_version == tx.version
+    with alpheus.connect(f"file://{tmp_path}/lake") as catalog:
+        kept = (tmp_path / f"lake/def/dtxn/{id}.binpb").read_bytes()
+        with catalog.resume(id) as resumed:
+            pass
+        assert resumed.result is not None
+        assert not resumed.result.duplicate
+        (tmp_path / f"lake/def/dtxn/{id}.binpb").write_bytes(kept)
+        with catalog.resume(id) as again:
+            pass
+        assert is_repeat(resumed.result, again.result)
+
+
 async def test_a_commit_that_asks_is_refused_where_history_is_gone() -> None:
     storage = MemoryStorage()
     journal = await Journal.create(storage)
