@@ -70,6 +70,9 @@ _MARKS_MAX = 8
 _MARKS_READ_AT_ONCE = 8
 _LONG_TRIES_MAX = 5
 _PREFIX = "alpheus.import."
+_KEPT = (
+    "import {id} is still saved: if the table does not have its rows, discard it and import the source again"
+)
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -348,14 +351,18 @@ class _Transfer:
         self._files_done = self._rows_done = self._size_done = 0
 
     async def run(self, *, resumed: bool) -> Imported:
-        """Copy the missing parts and commit. An error that shows that the import can never succeed discards the import;
-        after any other error it can be resumed."""
+        """Copy the missing parts and commit. An error that shows that the import can never succeed discards the import.
+        After any other error it can be resumed. Expired discards nothing: the import may have committed in a version
+        that is gone, so the user decides."""
         tx = AsyncTransaction(self._session, TransactionTerms(id=self._id, saved=True))
         try:
             async with tx:
                 return await self._run(tx, resumed)
-        except (InvalidInput, NotFound, AlreadyExists, Conflict, Corrupt, Expired):
+        except (InvalidInput, NotFound, AlreadyExists, Conflict, Corrupt):
             await _forget(self._session, self._id)
+            raise
+        except Expired as error:
+            error.hint = "; ".join(filter(None, (error.hint, _KEPT.format(id=self._id))))
             raise
 
     async def _run(self, tx: AsyncTransaction, resumed: bool) -> Imported:

@@ -23,7 +23,7 @@ from deltalake import write_deltalake
 
 import alpheus
 from alpheus import cli
-from alpheus.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
+from alpheus.errors import AlreadyExists, Expired, InvalidInput, NotFound, Unavailable
 from alpheus.importing import copy as transfer
 from alpheus.importing.parquet import ParquetSource
 from alpheus.importing.results import ImportProgress
@@ -625,6 +625,42 @@ def test_an_answer_that_was_lost_is_found_again(catalog: alpheus.Catalog, tmp_pa
     again = catalog.import_table("old.t", source, resume=id)
     assert (again.duplicate, again.version, again.rows) == (True, done.version, 8)
     assert catalog.list_saved() == []
+
+
+def expire(catalog: alpheus.Catalog) -> None:
+    catalog.update_catalog(set={"k": "a"})
+    catalog.admin.expire(older_than=0, keep=1)
+
+
+@pytest.mark.usefixtures("file_by_file")
+def test_an_import_goes_on_after_versions_before_its_begin_expired(
+    catalog: alpheus.Catalog, tmp_path: Path
+) -> None:
+    source = sources(tmp_path)
+    id = interrupted(catalog, source, 2)
+    expire(catalog)
+    with alpheus.connect(catalog.url) as other:
+        done = other.import_table("old.t", source, resume=id)
+    assert (done.transaction_id, done.rows, done.resumed_files) == (id, 8, 2)
+
+
+def test_an_import_whose_begin_version_expired_is_not_discarded(
+    catalog: alpheus.Catalog, tmp_path: Path
+) -> None:
+    """Expiry does not see the import, because its file comes back late."""
+    source = sources(tmp_path)
+    id = interrupted(catalog, source, 2)
+    saved = tmp_path / f"lake/def/dtxn/{id}.binpb"
+    saved.rename(tmp_path / "aside")
+    expire(catalog)
+    (tmp_path / "aside").rename(saved)
+    with alpheus.connect(catalog.url) as other:
+        with pytest.raises(Expired) as caught:
+            other.import_table("old.t", source, resume=id)
+        assert f"import {id} is still saved" in caught.value.hint
+        assert [one.id for one in other.list_saved()] == [id]
+        assert other.discard(id).state == "cancelled"
+        assert other.import_table("old.t", source).rows == 8
 
 
 def test_a_source_that_is_away_for_a_moment(
