@@ -18,6 +18,7 @@ from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
     CreateTag,
+    Operation,
     OverwriteFiles,
     ReplaceTag,
     RestoreTable,
@@ -45,7 +46,7 @@ class References:
         version's.
         """
         operations = transaction.operations
-        if any(isinstance(o, AppendFiles | OverwriteFiles | ChangeRows) for o in operations):
+        if any(_brings_files(operation) for operation in operations):
             await self._check_id(transaction, base)
         for operation in operations:
             if isinstance(operation, CreateTag | ReplaceTag):
@@ -89,3 +90,11 @@ class References:
         if info is None or info.modified_at_millis < collected_before:
             what = f"the pin {operation.pin_path} of {operation.target} is too old"
             raise upload_expired(what, collected_before)
+
+
+def _brings_files(operation: Operation) -> bool:
+    """Return whether an operation names manifest segments that its author stored: of added files, of removed files, or
+    of change files. A deletion by predicate and an overwrite without rows bring none."""
+    if isinstance(operation, ChangeRows):
+        return bool(operation.segments or operation.removed or operation.changes)
+    return isinstance(operation, AppendFiles | OverwriteFiles) and bool(operation.segments)
