@@ -42,8 +42,8 @@ class References:
         """Check that no collection up to `base` can delete what the transaction newly references. Pin the versions
         that it restores from.
 
-        Raises Expired (`upload_expired`), and InvalidInput (`bad_version`) for a tag whose pin is another
-        version's.
+        Raises Expired (`upload_expired`), InvalidInput (`bad_version`) for a tag whose pin is another version's, and
+        Corrupt (`history_replaced`) where another version took the place of one that is restored.
         """
         operations = transaction.operations
         if any(_brings_files(operation) for operation in operations):
@@ -56,7 +56,9 @@ class References:
             if 0 <= version < base.version and base.head.revision >= 2:
                 try:
                     await create_pin(self._log, version, new_id=self._identities.uuid4)
-                except (Expired, Corrupt):
+                except (Expired, Corrupt) as error:
+                    if error.kind == "history_replaced":
+                        raise
                     # A tag of the base must name it, even if a member before this one has read the version already.
                     await base.at(version)
 

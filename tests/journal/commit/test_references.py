@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import msgspec
 import pytest
 from upkeep_lake import T, append, collect, commit_rows, make_lake, make_table
 
-from alpheus_journal.errors import Expired
+from alpheus_journal import failpoints
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import Corrupt, Expired
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
@@ -15,9 +20,11 @@ from alpheus_journal.model.operations import (
     ChangeRows,
     Operation,
     OverwriteFiles,
+    RestoreTable,
 )
 from alpheus_journal.predicate import Compare, encode, reference
 from alpheus_journal.testing import raises
+from alpheus_journal.tree.node import encode_node
 
 
 @pytest.mark.parametrize("brings", ["", "segments", "removed", "changes", "rows", "no rows"])
@@ -52,4 +59,33 @@ async def test_only_what_brings_files_has_to_begin_after_the_last_collection(bri
         assert (await asked).version == journal.head.version
     else:
         await raises(Expired, asked, kind="upload_expired")
+    await journal.close()
+
+
+async def test_a_version_that_was_replaced_is_not_restored() -> None:
+    """The store is put back while the version is pinned for the restore."""
+    lake = make_lake()
+    journal = await make_table(lake)
+    then = await commit_rows(lake, journal)
+    await commit_rows(lake, journal, kind=OverwriteFiles)
+    root = await journal.follower.root(then)
+    with failpoints.armed("pin.written", "pause@1") as pinned:
+        restoring = asyncio.ensure_future(
+            lake.commit(journal, RestoreTable(namespace="a", name="t", version=then))
+        )
+        await pinned.wait_for_hit()
+        system: dict[str, Any] = {
+            fmt.ROW_CATALOG_DEF: root.catalog_def,
+            fmt.ROW_PREVIOUS_ROOT: str(root.previous_root),
+            fmt.ROW_COMMIT_ID: lake.identities.uuid4(),
+            fmt.ROW_VERSION: str(then),
+            fmt.ROW_FORMAT_REVISION: "2",
+            fmt.ROW_CHECKSUM: "",
+        }
+        data = encode_node(
+            root.node, order=128, created_at_millis=root.created_at_millis, size_max=1 << 20, system=system
+        )
+        await lake.storage.put(root.path, data)
+        pinned.release()
+        await raises(Corrupt, restoring, kind="history_replaced")
     await journal.close()
