@@ -330,7 +330,8 @@ class Admin:
         Versions that a durable subscription in use or a saved transaction needs stay, too. A tag or a lease keeps its
         own version readable after the version has expired. Time spans are texts such as "7d" or "12h", timedeltas, or
         seconds. Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of
-        revision 1), and Exhausted (`already_running`) while the daemon expires or collects for somebody else.
+        revision 1), Corrupt where a subscription or pipeline that may need versions cannot be read (no version expires
+        then), and Exhausted (`already_running`) while the daemon expires or collects for somebody else.
         """
         return run(self._catalog._core().admin.expire(older_than, keep, pipeline_hold, dry_run))
 

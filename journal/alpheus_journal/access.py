@@ -204,7 +204,8 @@ class Access(Protocol):
         An expiry that was stopped is finished by the next one; two at once do no harm.
 
         Raises InvalidInput for rules that make no sense, and (`upgrade_needed`) in a catalog of revision 1; Corrupt
-        where nothing may be written; Exhausted (`already_running`) while a daemon does such work for somebody else.
+        where nothing may be written, and where a subscription or pipeline that may need versions cannot be read (then
+        no version expires); Exhausted (`already_running`) while a daemon does such work for somebody else.
         """
         ...
 

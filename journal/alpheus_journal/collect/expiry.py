@@ -39,8 +39,9 @@ async def expire(
     run yields the plan alone.
 
     An expiry that was stopped is finished by the next one, and two at once do no harm. Raises InvalidInput
-    (`upgrade_needed`) in a catalog of revision 1, and Corrupt where nothing may be written: `history_replaced` where
-    the store was put back to an older state meanwhile.
+    (`upgrade_needed`) in a catalog of revision 1. Raises Corrupt where nothing may be written, where it is unknown
+    which versions are needed (then no version expires), and, with the kind `history_replaced`, where the store was put
+    back to an older state meanwhile.
     """
     check_rules(rules)
     head = await follower.refresh()
@@ -94,8 +95,8 @@ async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expi
     newest = max(first, head - rules.keep_versions + 1)
     wanted = await _find_last_before(follower.log, first, newest, now_millis - rules.older_than_millis)
     held_since = await _find_last_before(follower.log, first, newest, now_millis - rules.pipeline_hold_millis)
-    holds = [hold async for hold in _find_holds(follower, now_millis, held_since)]
-    holds = [hold for hold in holds if hold.version < wanted]
+    found = _find_holds(follower, now_millis, held_since, all_let_go=held_since >= wanted)
+    holds = [hold async for hold in found if hold.version < wanted]
     oldest = min([wanted, *(hold.version for hold in holds if not hold.let_go)])
     return Expiry(
         head=head,
@@ -127,14 +128,20 @@ async def _find_last_before(log: Log, first: int, last: int, millis: int) -> int
     return low
 
 
-async def _find_holds(follower: Follower, now_millis: int, held_since: int) -> AsyncIterator[Hold]:
-    """Yield what needs the log. Jobs whose position is below `held_since` are let go."""
+async def _find_holds(
+    follower: Follower, now_millis: int, held_since: int, *, all_let_go: bool
+) -> AsyncIterator[Hold]:
+    """Yield what needs the log. Jobs whose position is below `held_since` are let go.
+
+    Raises Corrupt for a subscription or pipeline that cannot be read. `all_let_go` says that no pipeline holds a
+    version back, whatever its position, so a damaged pipeline does no harm.
+    """
     async for name, path, definition in _definitions(follower, Kind.SUBSCRIPTION):
         assert isinstance(definition, SubscriptionDef)
         hold = await _hold_of_subscription(follower, name, path, definition, now_millis)
         if hold is not None:
             yield hold
-    async for name, _, definition in _definitions(follower, Kind.PIPELINE):
+    async for name, _, definition in _definitions(follower, Kind.PIPELINE, skip_damaged=all_let_go):
         assert isinstance(definition, PipelineDef)
         for job_name, job in sorted(definition.jobs.items()):
             if job.inputs:
@@ -154,12 +161,36 @@ async def _find_holds(follower: Follower, now_millis: int, held_since: int) -> A
                 )
 
 
-async def _definitions(follower: Follower, kind: Kind) -> AsyncIterator[tuple[str, str, Definition]]:
-    """Yield name, path and definition of each object of a kind at the head, except damaged ones."""
+async def _definitions(
+    follower: Follower, kind: Kind, *, skip_damaged: bool = False
+) -> AsyncIterator[tuple[str, str, Definition]]:
+    """Yield name, path and definition of each object of a kind at the head. Raises Corrupt for one that cannot be read,
+    because it may need any version; `skip_damaged` passes over it."""
     async for name, stored in (await follower.snapshot()).objects(kind):
-        with contextlib.suppress(Corrupt):
-            if stored.damage is None:
-                yield name, stored.path, decode_definition(kind, stored.definition, stored.path)
+        try:
+            if (damage := stored.error()) is not None:
+                raise damage
+            definition = decode_definition(kind, stored.definition, stored.path)
+        except Corrupt as error:
+            if skip_damaged:
+                continue
+            raise _unknown_hold(kind, name, stored.path, error) from error
+        yield name, stored.path, definition
+
+
+def _unknown_hold(kind: Kind, name: str, path: str, error: Corrupt) -> Corrupt:
+    """Build the error for an object that cannot be read, so that nobody knows which versions it needs."""
+    other = (
+        "delete the subscription"
+        if kind is Kind.SUBSCRIPTION
+        else "expire with a pipeline hold that is not longer than the age, which lets all pipelines go"
+    )
+    return Corrupt(
+        f"no version expires, because it is unknown which versions {kind.label} {name} needs: {error.message}",
+        kind=error.kind,
+        path=path,
+        hint=f"restore {path} from a copy, or {other}",
+    )
 
 
 async def _hold_of_subscription(

@@ -53,6 +53,7 @@ from alpheus_journal.model.operations import (
     CreateSubscription,
     CreateTag,
     DropNamespace,
+    DropSubscription,
     DropTable,
     DropTag,
     FenceCollection,
@@ -612,6 +613,50 @@ async def test_what_holds_expiry_back() -> None:
     assert [(hold.name, hold.let_go) for hold in let_go.holds] == [("p.j", True)]
     assert let_go.oldest == let_go.wanted == head - 2
     assert (await journal.info()).oldest_version == head - 2
+    await journal.close()
+
+
+@pytest.mark.parametrize("kind", ["subscription", "pipeline"])
+@pytest.mark.parametrize("missing", [True, False])
+async def test_where_it_is_unknown_what_holds_expiry_back_no_version_expires(
+    kind: str, missing: bool
+) -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    made: Operation = CreateSubscription(
+        name="mine", subscription_id=lake.identities.uuid4(), lease_millis=3_600_000, next_version=2
+    )
+    if kind == "pipeline":
+        made = AdvancePipeline(
+            name="mine", job="j", expected_transaction_id="", pinned_version=1, state="running",
+            inputs={"a.t": InputPosition(table_id=lake.identities.uuid4(), version=1)},
+        )  # fmt: skip
+    await lake.commit(journal, made)
+    for number in range(5):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await journal.close()
+    (path,) = [info.path async for info in lake.storage.list(f"def/{kind}/")]
+    data = await lake.storage.read(path, size_max=1 << 20)
+    await (lake.storage.delete(path) if missing else lake.storage.put(path, b"damaged"))
+    journal = await lake.open()
+    rules = ExpiryRules(keep_versions=1, older_than_millis=0)
+    for dry_run in (True, False):
+        error = await raises(
+            Corrupt, anext(journal.expire(rules, dry_run=dry_run)), kind="corrupt_definition"
+        )
+        assert f"unknown which versions {kind} mine needs" in error.message
+        assert error.path == path
+        assert error.hint.startswith(f"restore {path} from a copy, or ")
+    assert (await journal.info()).oldest_version == 0
+    await lake.storage.put(path, data)
+    assert (await expire(journal)).oldest == 1
+    await lake.storage.delete(path)
+    journal = await lake.open()
+    if kind == "subscription":
+        await lake.commit(journal, DropSubscription(name="mine"))
+        assert (await expire(journal)).oldest == journal.head.version
+    else:  # whatever the pipeline needs, it is let go
+        assert (await expire(journal, pipeline_hold_millis=0)).oldest == journal.head.version
     await journal.close()
 
 
