@@ -150,8 +150,8 @@ class Reach:
             raise Corrupt(f"the root {path} is missing", kind="corrupt_node", path=path) from None
         file = decode_node(data, path, root=True, size_max=self._log.node_size_max)
         wanted = _Wanted()
-        self._add_tree(file.node, file.catalog_def, wanted)
         try:
+            self._add_tree(file.node, file.catalog_def, wanted)
             await self._follow(wanted)
         except Corrupt:
             self._seen.difference_update(self._fresh)  # who reaches it, too, reads it again

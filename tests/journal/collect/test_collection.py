@@ -27,6 +27,7 @@ from upkeep_lake import (
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
+from alpheus_journal.collect.reach import Candidates, Reach
 from alpheus_journal.errors import (
     AlreadyExists,
     Conflict,
@@ -74,6 +75,7 @@ from alpheus_journal.testing import (
     random_operation,
 )
 from alpheus_journal.testing.simulation.history import canonical
+from alpheus_journal.tree.node import encode_node
 
 REFUSALS = (AlreadyExists, Conflict, Expired, InvalidInput, NotEmpty, NotFound)
 """What random operations may hear. Corrupt would show a file that was deleted too early."""
@@ -429,6 +431,43 @@ async def test_a_saved_transaction_that_cannot_be_read_whole_hides_nothing_from_
     steps = journal.collect(minimum_age_millis=HOUR_MILLIS, commit=commit_both)
     assert [step async for step in steps][-1].deleted_count
     await check(journal)
+    await journal.close()
+
+
+async def test_a_root_with_a_bad_pointer_hides_nothing_from_others() -> None:
+    """The nodes below it are read again for a root that has them, too."""
+    lake = make_lake()
+    journal = await make_table(lake, order=3)
+    for number in range(9):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    await commit_rows(lake, journal)
+    root = await journal.follower.root(journal.head.version)
+    assert any(root.node.children)
+
+    async def put_root(values: tuple[str, ...]) -> str:
+        data = encode_node(
+            msgspec.structs.replace(root.node, values=values),
+            order=3,
+            created_at_millis=root.created_at_millis,
+            size_max=1 << 20,
+            system={fmt.ROW_CATALOG_DEF: root.catalog_def},
+        )
+        path = f"node/{lake.identities.uuid4()}.arrow"
+        await lake.storage.put(path, data)
+        return path
+
+    good = await put_root(tuple(root.node.values))
+    bad = await put_root(tuple("def/somewhere" for _ in root.node.values))
+    left = []
+    for first in ((), (bad,)):
+        candidates = Candidates()
+        candidates.own = dict.fromkeys(await files_of(lake), 1)
+        reach = Reach(journal.follower.log, journal.keys, candidates)
+        for path in first:
+            await raises(Corrupt, reach.add_root_file(path, "transactions"))
+        await reach.add_root_file(good, "exports")
+        left.append(candidates.own.keys() - {bad})
+    assert left[0] == left[1]
     await journal.close()
 
 
