@@ -174,6 +174,7 @@ class _Run:
         await self._mark_saved(reach)
         for path in sorted(reach.exports):
             await reach.add_root_file(path, "exports")
+        self.candidates.keep_elsewhere(reach.places)
         return Collection(
             cutoff_millis=cutoff_millis,
             first_version=self._first,

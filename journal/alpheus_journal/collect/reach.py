@@ -8,7 +8,7 @@ of their tables, and the data files of these. What cannot be read could reach an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -40,7 +40,8 @@ SEGMENTS_SIZE_BYTES_MAX = 32 << 20
 
 class Candidates:
     """The files that a listing found and that are old enough to delete, with their bytes. `keep` takes out what is
-    reached. `own` are those of the catalog's prefix; `rooted` are data files by data root and path."""
+    reached, and `keep_elsewhere` what belongs to another place. `own` are those of the catalog's prefix; `rooted` are
+    data files by data root and path."""
 
     def __init__(self) -> None:
         self.own: dict[str, int] = {}
@@ -63,6 +64,21 @@ class Candidates:
         if files:
             before = self.kept_by.get(by, FileTotals())
             self.kept_by[by] = FileTotals(files=before.files + files, size_bytes=before.size_bytes + size)
+
+    def keep_elsewhere(self, places: Mapping[str, set[str]]) -> None:
+        """Take out the data files of tables that have another place than the one where the files were listed. `places`
+        are the data roots of tables by their ids; the prefix is the empty root.
+
+        A link, a mount or another name of a bucket may make two places one. Then each of them lists the files of the
+        other, and only the place of the table knows what the table reaches.
+        """
+        for root, left in (("", self.own), *self.rooted.items()):
+            strangers = {table_id for table_id, roots in places.items() if roots - {root}}
+            if not strangers:
+                continue
+            for path in [path for path in left if path.startswith("data/")]:
+                if path.split("/", 2)[1] in strangers:
+                    del left[path]
 
 
 class _Wanted(msgspec.Struct):
@@ -98,6 +114,9 @@ class Reach:
         """The files that subscriptions name."""
         self.exports: set[str] = set()
         """The copied roots that another writer's exports name."""
+        self.places: dict[str, set[str]] = {}
+        """The data roots of the tables that are reached, by their ids; the prefix is the empty root. A table has one
+        place for life, so a second one would be damage, and then neither place may lose the table's files."""
 
     # --- who reaches
 
@@ -191,6 +210,7 @@ class Reach:
                     self._want_definition(path, effect.name.kind, wanted)
         operation = action.operation
         if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
+            self._add_place(operation.table_id, operation.data_root)
             segments = [*operation.segments]
             if isinstance(operation, ChangeRows):
                 segments += [*operation.removed, *operation.changes]
@@ -202,6 +222,9 @@ class Reach:
             self._see(fmt.check_manifest_pointer(segment.path, table_id))
             self._candidates.keep((segment.path,), self._by)
             wanted.segments[segment.path] = (segment, table_id, root)
+
+    def _add_place(self, table_id: str, root: str) -> None:
+        self.places.setdefault(table_id, set()).add(root)
 
     def _see(self, path: str) -> None:
         self._seen.add(path)
@@ -233,6 +256,7 @@ class Reach:
             elif isinstance(definition, SubscriptionDef):
                 self.positions.update((definition.position_path, definition.previous_position_path))
             elif isinstance(definition, TableDef) and definition.native:
+                self._add_place(definition.id, definition.data_root)
                 for segment in definition.segments:
                     self._want_segment(segment, definition.id, definition.data_root, found)
         await asyncio.sleep(0)
