@@ -64,10 +64,12 @@ _SAFE = "-._~!$&'()*+,;=:@"
 
 
 def place_of(url: str) -> Place:
-    """Return the place that the URL of a data root or of a storage names, without its options."""
+    """Return the place that the URL of a data root or of a storage names, without its options. An LMDB store is a
+    folder of local files."""
     parts = urlsplit(url)
+    scheme = "file" if parts.scheme == "lmdb" else parts.scheme
     folders = [name for name in unquote(parts.path).split("/") if name]
-    return (parts.scheme, "" if parts.scheme == "file" else parts.netloc, *folders)
+    return (scheme, "" if scheme == "file" else parts.netloc, *folders)
 
 
 def find_overlap(url: str, others: Iterable[str]) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
+from alpheus_journal import format as fmt
 from alpheus_journal.data_roots import find_overlap
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Denied, InvalidInput
 from alpheus_journal.storage import ObjectInfo, Storage, check_paths, open_storage
+from alpheus_journal.storage.posix import LMDB_FILES
 from alpheus_journal.urls import redact_url
 
 DATA_FOLDER = "data/"
@@ -37,11 +40,15 @@ class RootedStorage(Storage):
             self._root = self._open_root()
         return self._root
 
+    async def root(self) -> Storage:
+        """Return the store of the root alone."""
+        return self._opened() if self._root is not None else await asyncio.to_thread(self._opened)
+
     async def _of(self, path: str) -> Storage:
         """Return the store of a path."""
         if not path.startswith(DATA_FOLDER):
             return self._catalog
-        return self._opened() if self._root is not None else await asyncio.to_thread(self._opened)
+        return await self.root()
 
     async def _split(self, paths: Iterable[str]) -> list[tuple[Storage, list[str]]]:
         """Return the paths of each store, without a store that has none."""
@@ -159,6 +166,27 @@ class DataRoots:
                 f"the data root {redact_url(url)} overlaps the catalog at {self._catalog.url}",
                 kind="bad_data_root",
                 hint="choose a place beside the catalog",
+            )
+
+    async def check_apart(self, url: str) -> None:
+        """Raise InvalidInput (`bad_data_root`) for a root that holds a catalog or lies inside one. That catalog's
+        collection would take the data files for its own."""
+        store = self.of(url)
+        if not isinstance(store, RootedStorage):
+            return
+        root = await store.root()
+        slots = [fmt.version_file(0, digits) for digits in (32, 64)]
+        outer = ""
+        for files in (*([slot] for slot in slots), LMDB_FILES):
+            with contextlib.suppress(Denied):  # credentials limited to the data may not look there
+                if all([await root.exists(file) for file in files]):
+                    outer = root.url
+        outer = outer or await root.enclosing(slots)
+        if outer:
+            raise InvalidInput(
+                f"the data root {redact_url(url)} is at or inside a catalog, {redact_url(outer)}",
+                kind="bad_data_root",
+                hint="choose a place outside of that catalog: a catalog owns everything below its prefix",
             )
 
     async def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
@@ -16,6 +18,7 @@ from alpheus_journal.model.definition_messages import decode_definition, encode_
 from alpheus_journal.model.definitions import CatalogDef, NamespaceDef, TableDef
 from alpheus_journal.model.operations import CreateNamespace, DropNamespace, Undrop, UpgradeCatalog
 from alpheus_journal.rooted_storage import DataRoots
+from alpheus_journal.storage import open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, raises
 
@@ -104,6 +107,9 @@ async def test_roots_lie_apart_from_each_other() -> None:
     await raises(InvalidInput, both, kind="bad_data_root")
     # A root is free again once its namespace is gone, and the last namespace with it is named.
     await lake.commit(journal, DropNamespace(name="a"))
+    for root in ("memory://x", "memory://x/a/b"):
+        around = lake.commit(journal, namespace(lake, "d", root))
+        assert "namespace a" in (await raises(InvalidInput, around, kind="bad_data_root")).message
     await lake.commit(journal, namespace(lake, "d", "memory://x/a"))
     assert (await roots_of(journal))["memory://x/a"] == "d"
     await lake.commit(journal, DropNamespace(name="d"))
@@ -152,6 +158,37 @@ async def test_a_root_lies_apart_from_the_catalog() -> None:
         with pytest.raises(InvalidInput, match="overlaps the catalog"):
             roots.check_kind(url)
     roots.check_kind("memory://lake/main2")
+
+
+async def test_a_root_lies_apart_from_the_folder_of_an_lmdb_catalog(tmp_path: Path) -> None:
+    storage = await asyncio.to_thread(open_storage, f"lmdb://{tmp_path}/c", create=True)
+    for url in (f"file://{tmp_path}/c", f"file://{tmp_path}", f"file://{tmp_path}/c/data"):
+        with pytest.raises(InvalidInput, match="overlaps the catalog"):
+            DataRoots(storage).check_kind(url)
+    DataRoots(storage).check_kind(f"file://{tmp_path}/c2")
+    await storage.close()
+
+
+@pytest.mark.parametrize("scheme", ["file", "lmdb"])
+@pytest.mark.parametrize("digits", [32, 64])
+async def test_a_root_is_neither_at_nor_inside_another_catalog(
+    tmp_path: Path, scheme: str, digits: int
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "beside").mkdir()
+    other = await asyncio.to_thread(open_storage, f"{scheme}://{tmp_path}/other", create=True)
+    await Journal.create(other, version_digits=digits)
+    (tmp_path / "other" / "team").mkdir()
+    roots = DataRoots(await asyncio.to_thread(open_storage, f"file://{tmp_path}/mine", create=True))
+    for place in ("other", "other/team", "link", "link/team"):
+        error = await raises(
+            InvalidInput, roots.check_apart((tmp_path / place).as_uri()), kind="bad_data_root"
+        )
+        assert "at or inside a catalog" in error.message
+    await roots.check_apart((tmp_path / "beside").as_uri())
+    await roots.check_apart("")
+    await roots.close()
+    await other.close()
 
 
 async def test_a_store_with_a_root_keeps_data_files_there_and_all_else_in_the_catalog() -> None:

@@ -99,8 +99,9 @@ class Session:
         return await self._open_storage()
 
     async def try_data_root(self, url: str) -> None:
-        """Write a small file below a data root and remove it. Raises what the store raises, and InvalidInput
-        (`bad_data_root`). A client that cannot reach the catalog's storage either tries nothing."""
+        """Look whether a place may become a data root: write a small file below it and remove it. Raises what the store
+        raises, and InvalidInput (`bad_data_root`), for a place at or inside a catalog, too. A client that cannot reach
+        the catalog's storage either tries nothing."""
         try:
             roots = DataRoots(await self.storage())
         except InvalidInput as error:
@@ -108,6 +109,7 @@ class Session:
                 raise
             return
         try:
+            await roots.check_apart(url)
             store, path = roots.of(url), f"data/selftest/{self.identities.uuid4()}/root"
             await store.put(path, b"")
             await store.delete(path)

@@ -126,6 +126,15 @@ def test_a_root_that_is_not_there_or_cannot_be_written_is_refused(lake: str, tmp
         assert not (tmp_path / "missing").exists()
 
 
+def test_a_root_at_another_catalog_is_refused(lake: str, tmp_path: Path) -> None:
+    with alpheus.create(f"file://{tmp_path}/other") as other, open_lake(lake) as catalog:
+        other.create_namespace("x")
+        with pytest.raises(InvalidInput, match="at or inside a catalog") as caught:
+            catalog.create_namespace("a", data_root=f"file://{tmp_path}/other")
+        assert caught.value.kind == "bad_data_root"
+        assert not catalog.namespace_exists("a")
+
+
 async def test_a_writer_that_puts_files_elsewhere_is_refused(tmp_path: Path) -> None:
     """An older program knows no data roots: it writes into the catalog's place, and announces no root."""
     root = tmp_path / "root"

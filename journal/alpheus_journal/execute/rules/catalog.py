@@ -169,7 +169,8 @@ def create_namespace(workspace: Workspace, operation: CreateNamespace, context: 
 def _claim_data_root(workspace: Workspace, operation: CreateNamespace) -> CatalogDef:
     """Return the catalog's definition with the data root of a new namespace.
 
-    A root may be used again once no namespace has it, because data files lie in folders of their tables' ids. Raises
+    A root may be used again once no namespace has it, because data files lie in folders of their tables' ids. It never
+    lies inside or around another root, not even around one that is used no more: that place still holds files. Raises
     InvalidInput (`bad_data_root`, `upgrade_needed`).
     """
     url = operation.data_root
@@ -180,14 +181,15 @@ def _claim_data_root(workspace: Workspace, operation: CreateNamespace) -> Catalo
         )
     definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
     check_revision(definition, 2, "data roots")
-    taken = {root for root, holder in definition.data_roots.items() if _holds_root(workspace, holder, root)}
-    other = find_overlap(url, sorted(taken))
+    holder = definition.data_roots.get(url)
+    is_free = holder is None or not _holds_root(workspace, holder, url)
+    other = find_overlap(url, [root for root in sorted(definition.data_roots) if root != url or not is_free])
     if other is not None:
         raise InvalidInput(
             f"the data root {redact_url(url)} overlaps {redact_url(other)}, the data root of the namespace"
             f" {definition.data_roots[other]}",
             kind="bad_data_root",
-            hint="choose a place beside the other roots",
+            hint="choose a place beside the other roots, those of dropped namespaces too",
         )
     kept = {root: holder for root, holder in definition.data_roots.items() if root != url}
     roots = dict(sorted((kept | {url: operation.name}).items()))
