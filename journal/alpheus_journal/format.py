@@ -557,7 +557,7 @@ _COLLECTED = {
     ),
     "action": _ACTION,
     "manifest": _MANIFEST,
-    "data": re.compile(rf"data/{_UUID}/{_UUID}/[^\x00-\x1f\x7f]+"),
+    "data": _DATA,
     "position": _POSITION,
     "pin": _PIN,
     "lease": _LEASE,

@@ -478,7 +478,8 @@ async def test_other_files_are_left_alone() -> None:
     foreign = [
         "README", f"node/{id}.arrow.bak", f"nodes/{id}.arrow", f"def/other/{id}-x.binpb", "def/table/x.binpb",
         f"data/{id}.parquet", f"data/x/{id}/{id}/a.parquet", f"manifest/{id}.arrow", f"pin/{id}", "vn/other",
-        f"def/branch/{id}-x.binpb",
+        f"def/branch/{id}-x.binpb", f"data/{id}/{id}/README.md", f"data/{id}/{id}/sub/mine.csv",
+        f"data/{id}/{id}/{id}/_SUCCESS", f"data/{id}/{id}/{id}/mine.csv", f"data/{id}/{id}/{id}/sub/x.parquet",
     ]  # fmt: skip
     for path in foreign:
         await lake.storage.put(path, b"?")
