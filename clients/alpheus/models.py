@@ -176,7 +176,8 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
     - `unreferenced`, `deleted`: the files to delete, and those that are gone, by kind: data, manifest, definition,
       node, action, pin, lease, position, saved, scratch.
     - `kept_by`: the old files that stay, by what needs them: `versions`, then what only a `tag NAME` keeps, then
-      `pins`, `leases`, `transactions`, `exports`. A file counts once, at the first that needs it.
+      `pins`, `leases`, `transactions`, `exports`. A file counts once, at the first that needs it. An entry
+      `data root URL, …` without files says that this root was skipped, and why.
     """
 
     dry_run: bool

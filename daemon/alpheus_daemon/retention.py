@@ -167,6 +167,8 @@ class Retention:
     def _count_kept(self, done: Collection) -> None:
         kept: Counter[str] = Counter()
         for by, totals in done.kept_by.items():
+            if by.startswith("data root "):  # it was skipped, which keeps no files
+                continue
             kept["tags" if by.startswith("tag ") else by] += totals.size_bytes
         self.kept_bytes = dict(kept)
 

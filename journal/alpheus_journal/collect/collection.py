@@ -20,7 +20,7 @@ from alpheus_journal.clock import Identities
 from alpheus_journal.collect.reach import VERSIONS, Candidates, Reach
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
-from alpheus_journal.errors import Corrupt, NotFound
+from alpheus_journal.errors import AlpheusError, Corrupt, Denied, InvalidInput, NotFound, Unavailable
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import leases_in
 from alpheus_journal.log.pins import read_pin
@@ -31,6 +31,7 @@ from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.tags import list_tags
 from alpheus_journal.rooted_storage import DATA_FOLDER
 from alpheus_journal.storage import Storage
+from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import check_revision
 
 DELETED_AT_ONCE = 1_000
@@ -89,22 +90,34 @@ class _Run:
         self._reach = Reach(follower.log, follower.reader.keys, self.candidates)
         self._first = self._last = -1  # the versions that were read
         self._young = FileTotals()
+        self._unlisted: dict[str, AlpheusError] = {}
+        """The data roots that could not be listed, and why."""
 
     # --- list
 
     async def list_candidates(self, cutoff_millis: int) -> None:
         for folder in fmt.COLLECTED_FOLDERS:
             await self._list(self._log.storage, folder, cutoff_millis, self.candidates.own)
+        await self._list_roots(cutoff_millis)
+
+    async def _list_roots(self, cutoff_millis: int) -> None:
+        """List the data roots, those of dropped namespaces too. A place may be gone together with what used it, so a
+        root that cannot be listed is an error only where a table is reached there (`_check_unlisted`)."""
         definition = await self._follower.catalog_definition(
             self._follower.head.catalog_def, self._follower.reader
         )
-        if definition.data_roots:
-            tables = await self._list_table_ids()
-            for url in definition.data_roots:
-                found = self.candidates.rooted.setdefault(url, {})
-                await self._list(
-                    self._follower.data_roots.of(url), DATA_FOLDER, cutoff_millis, found, tables=tables
-                )
+        tables = await self._list_table_ids() if definition.data_roots else set()
+        if not tables:
+            return
+        for url in definition.data_roots:
+            found: dict[str, int] = {}
+            store = self._follower.data_roots.of(url)
+            try:
+                await self._list(store, DATA_FOLDER, cutoff_millis, found, tables=tables)
+            except (NotFound, Unavailable, Denied, InvalidInput) as error:
+                self._unlisted[url] = error
+            else:
+                self.candidates.rooted[url] = found
 
     async def _list(
         self,
@@ -174,15 +187,33 @@ class _Run:
         await self._mark_saved(reach)
         for path in sorted(reach.exports):
             await reach.add_root_file(path, "exports")
+        self._check_unlisted()
         self.candidates.keep_elsewhere(reach.places)
         return Collection(
             cutoff_millis=cutoff_millis,
             first_version=self._first,
             last_version=self._last,
             unreferenced=self._count(),
-            kept_by=dict(self.candidates.kept_by),
+            kept_by=self.candidates.kept_by | dict.fromkeys(self._list_skipped(), FileTotals()),
             young=self._young,
         )
+
+    def _check_unlisted(self) -> None:
+        """Raise the error of a data root that could not be listed, where a table that is reached has its files."""
+        used = {root for roots in self._reach.places.values() for root in roots}
+        for url, error in self._unlisted.items():
+            if url in used:
+                raise type(error)(
+                    f"the data root {redact_url(url)}, where tables have their files, cannot be listed:"
+                    f" {error.message}",
+                    kind=error.kind,
+                    hint="make the place reachable; or drop its tables, and let the versions, tags and leases go that"
+                    " have them",
+                ) from error
+
+    def _list_skipped(self) -> list[str]:
+        """Return what says which data roots were skipped, and why."""
+        return [f"data root {redact_url(url)}, which cannot be listed" for url in self._unlisted]
 
     async def _mark_pins(self, reach: Reach, cutoff_millis: int) -> None:
         """Keep what tags and young pins reach. The tags of a pin's own tree keep nothing."""

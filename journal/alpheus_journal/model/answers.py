@@ -296,6 +296,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     `unreferenced` are the files to delete, `deleted` those that are gone, by kind: data, manifest, definition, node,
     action, pin, lease, position, saved, scratch. `kept_by` counts the old files that are kept, by what reaches them
     first: `versions`, then `tag <name>` in order of the tags' versions, `pins`, `leases`, `transactions`, `exports`.
+    An entry `data root <URL>, …` without files says that this root was skipped, and why.
     `young` are files that are too young to judge. Times are the store's.
     """
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
-from upkeep_lake import collect, expire
+from upkeep_lake import collect, expire, files_of
 
 from alpheus_journal.collect import collection, expiry
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit import references
+from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import (
     AppendFiles,
     CreateNamespace,
     CreateTable,
+    DropNamespace,
     OverwriteFiles,
     Transaction,
 )
@@ -107,4 +110,34 @@ async def test_a_place_with_two_names_loses_nothing_that_is_reached(tmp_path: Pa
     assert len(await data_files(place)) == 4
     assert (await collect(journal, age=0)).deleted["data"].files == 2
     assert await data_files(place) == live
+    await journal.close()
+
+
+async def test_a_root_that_is_gone_stops_a_collection_only_while_tables_are_there(tmp_path: Path) -> None:
+    lake, journal = await make_lake_at(tmp_path / "lake")
+    roots = [tmp_path / "gone", tmp_path / "there"]
+    for root in roots:
+        root.mkdir()
+        table = await make_table_at(lake, journal, root.name, root.as_uri())
+        await write_rows_at(lake, journal, table, root.as_uri())
+        await write_rows_at(lake, journal, table, root.as_uri(), OverwriteFiles)
+    await lake.commit(journal, lake.namespace("c"))
+    await expire(journal)
+    shutil.rmtree(roots[0])
+    before = await files_of(lake)
+    with pytest.raises(AlpheusError, match=f"the data root {roots[0].as_uri()}, where tables have their"):
+        await collect(journal, age=0)
+    assert await files_of(lake) == before
+    await journal.detach()
+
+    journal = await Journal.open(lake.storage)  # another process has not seen the place at all
+    with pytest.raises(AlpheusError, match=f"the data root {roots[0].as_uri()}, where tables have their"):
+        await collect(journal, age=0, dry_run=True)
+    await lake.commit(journal, DropNamespace(name="gone", cascade=True))
+    await lake.commit(journal, lake.namespace("d"))
+    await expire(journal)
+    done = await collect(journal, age=0)
+    assert done.deleted["data"].files == 1
+    assert done.kept_by[f"data root {roots[0].as_uri()}, which cannot be listed"].files == 0
+    assert len(await data_files(journal.follower.data_roots.of(roots[1].as_uri()))) == 1
     await journal.close()

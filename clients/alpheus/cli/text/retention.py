@@ -64,6 +64,9 @@ def collection_text(collection: Collection) -> str:
     else:
         lines.append("nothing to do: every file that is old enough is needed")
     for by, totals in collection.kept_by.items():
+        if by.startswith("data root "):
+            lines.append(printable(f"skipped: {by}"))
+            continue
         who = f"{by} alone" if by.startswith("tag ") else KEEPERS.get(by, by)
         lines.append(printable(f"kept for {who}: {_totals_text(totals)}"))
     versions = _versions_text(collection.first_version, collection.last_version)
