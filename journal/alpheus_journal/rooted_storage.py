@@ -9,12 +9,33 @@ from urllib.parse import urlsplit
 
 from alpheus_journal import format as fmt
 from alpheus_journal.data_roots import find_overlap
-from alpheus_journal.errors import Denied, InvalidInput
+from alpheus_journal.errors import AlreadyExists, Denied, InvalidInput, NotFound
 from alpheus_journal.storage import ObjectInfo, Storage, check_paths, open_storage
 from alpheus_journal.storage.posix import LMDB_FILES
 from alpheus_journal.urls import redact_url
 
 DATA_FOLDER = "data/"
+OWNER_FILE = "data/catalog"
+"""The file at a data root that names the catalog to which the root belongs."""
+OWNER_SIZE_BYTES_MAX = 1024
+
+
+async def read_owner(root: Storage) -> str:
+    """Return the id of the catalog to which a data root belongs; empty where none has claimed it."""
+    try:
+        data = await root.read(OWNER_FILE, size_max=OWNER_SIZE_BYTES_MAX)
+    except NotFound:
+        return ""
+    return data.decode("utf-8", "replace").strip() or "?"
+
+
+async def claim_root(root: Storage, catalog_id: str) -> str:
+    """Make a data root belong to a catalog, unless it belongs to one. Return the id of the owner."""
+    if owner := await read_owner(root):
+        return owner
+    with contextlib.suppress(AlreadyExists):  # another process was faster
+        await root.create(OWNER_FILE, f"{catalog_id}\n".encode())
+    return await read_owner(root)
 
 
 class RootedStorage(Storage):
@@ -187,6 +208,16 @@ class DataRoots:
                 f"the data root {redact_url(url)} is at or inside a catalog, {redact_url(outer)}",
                 kind="bad_data_root",
                 hint="choose a place outside of that catalog: a catalog owns everything below its prefix",
+            )
+
+    async def claim(self, url: str, catalog_id: str) -> None:
+        """Make a root belong to the catalog. Raises InvalidInput (`bad_data_root`) where it belongs to another one."""
+        owner = await claim_root(self.of(url), catalog_id)
+        if owner != catalog_id:
+            raise InvalidInput(
+                f"the data root {redact_url(url)} belongs to the catalog {owner[:80]}, as {OWNER_FILE} there says",
+                kind="bad_data_root",
+                hint="choose another place; if that catalog is gone for ever, delete the file",
             )
 
     async def close(self) -> None:

@@ -99,9 +99,9 @@ class Session:
         return await self._open_storage()
 
     async def try_data_root(self, url: str) -> None:
-        """Look whether a place may become a data root: write a small file below it and remove it. Raises what the store
-        raises, and InvalidInput (`bad_data_root`), for a place at or inside a catalog, too. A client that cannot reach
-        the catalog's storage either tries nothing."""
+        """Look whether a place may become a data root: write a small file below it and remove it. Then claim the place
+        for the catalog. Raises what the store raises, and InvalidInput (`bad_data_root`), for a place of another
+        catalog, too. A client that cannot reach the catalog's storage either tries nothing."""
         try:
             roots = DataRoots(await self.storage())
         except InvalidInput as error:
@@ -113,6 +113,7 @@ class Session:
             store, path = roots.of(url), f"data/selftest/{self.identities.uuid4()}/root"
             await store.put(path, b"")
             await store.delete(path)
+            await roots.claim(url, self.catalog_id or (await self.info()).catalog_id)
         finally:
             await roots.close()
 

@@ -29,7 +29,7 @@ from alpheus_journal.model.expiry_rules import MINIMUM_AGE_MILLIS_DEFAULT, check
 from alpheus_journal.model.operations import FenceCollection, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.tags import list_tags
-from alpheus_journal.rooted_storage import DATA_FOLDER
+from alpheus_journal.rooted_storage import DATA_FOLDER, claim_root, read_owner
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import check_revision
@@ -64,7 +64,7 @@ async def collect(
         await follower.check_writable()
     run = _Run(follower, identities)
     cutoff = await read_store_time(follower.log.storage, identities.uuid4) - minimum_age_millis
-    await run.list_candidates(cutoff)
+    await run.list_candidates(cutoff, dry_run=dry_run)
     await failpoints.reached("collect.listed")
     plan = await run.mark(cutoff)
     if dry_run or not run.candidates:
@@ -92,17 +92,24 @@ class _Run:
         self._young = FileTotals()
         self._unlisted: dict[str, AlpheusError] = {}
         """The data roots that could not be listed, and why."""
+        self._foreign: dict[str, str] = {}
+        """The data roots that belong to other catalogs, and the ids of these."""
 
     # --- list
 
-    async def list_candidates(self, cutoff_millis: int) -> None:
+    async def list_candidates(self, cutoff_millis: int, *, dry_run: bool) -> None:
         for folder in fmt.COLLECTED_FOLDERS:
             await self._list(self._log.storage, folder, cutoff_millis, self.candidates.own)
-        await self._list_roots(cutoff_millis)
+        await self._list_roots(cutoff_millis, dry_run=dry_run)
 
-    async def _list_roots(self, cutoff_millis: int) -> None:
-        """List the data roots, those of dropped namespaces too. A place may be gone together with what used it, so a
-        root that cannot be listed is an error only where a table is reached there (`_check_unlisted`)."""
+    async def _list_roots(self, cutoff_millis: int, *, dry_run: bool) -> None:
+        """List the data roots, those of dropped namespaces too.
+
+        A root without an owner becomes the catalog's, but not in a dry run. A root of another catalog is skipped: two
+        catalogs may have tables with one id, if programs gave their transactions one id. A place may be gone together
+        with what used it, so a root that cannot be listed is an error only where a table is reached there
+        (`_check_unlisted`).
+        """
         definition = await self._follower.catalog_definition(
             self._follower.head.catalog_def, self._follower.reader
         )
@@ -113,6 +120,12 @@ class _Run:
             found: dict[str, int] = {}
             store = self._follower.data_roots.of(url)
             try:
+                owner = (
+                    await read_owner(store) if dry_run else await claim_root(store, self._follower.catalog_id)
+                )
+                if owner not in ("", self._follower.catalog_id):
+                    self._foreign[url] = owner
+                    continue
                 await self._list(store, DATA_FOLDER, cutoff_millis, found, tables=tables)
             except (NotFound, Unavailable, Denied, InvalidInput) as error:
                 self._unlisted[url] = error
@@ -128,8 +141,7 @@ class _Run:
         *,
         tables: set[str] | None = None,
     ) -> None:
-        """Add the old files of a folder. Other catalogs may have data files at a data root, so only those of known
-        tables count there."""
+        """Add the old files of a folder. At a data root only those of known tables count."""
         files = size = 0
         async with contextlib.aclosing(storage.list(folder)) as entries:  # type: ignore[type-var]
             async for entry in entries:
@@ -213,7 +225,13 @@ class _Run:
 
     def _list_skipped(self) -> list[str]:
         """Return what says which data roots were skipped, and why."""
-        return [f"data root {redact_url(url)}, which cannot be listed" for url in self._unlisted]
+        return [
+            *(f"data root {redact_url(url)}, which cannot be listed" for url in self._unlisted),
+            *(
+                f"data root {redact_url(url)}, which belongs to the catalog {owner[:80]}"
+                for url, owner in self._foreign.items()
+            ),
+        ]
 
     async def _mark_pins(self, reach: Reach, cutoff_millis: int) -> None:
         """Keep what tags and young pins reach. The tags of a pin's own tree keep nothing."""

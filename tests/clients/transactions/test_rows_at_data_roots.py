@@ -94,7 +94,7 @@ def test_one_transaction_makes_namespace_table_and_rows(lake: str, tmp_path: Pat
             tx.create_table("a.t", rows(1))
             tx.append("a.t", rows(2))
         assert sorted(catalog.read("a.t")["id"].to_pylist()) == [1, 2]
-        assert len(files_below(root)) == 2
+        assert len(files_below(root)) == 3, "two data files, and the one that names the catalog"
 
 
 def test_lost_data_at_a_root_is_named(lake: str, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_lost_data_at_a_root_is_named(lake: str, tmp_path: Path) -> None:
     with open_lake(lake) as catalog:
         catalog.create_namespace("a", data_root=root.as_uri())
         catalog.create_table("a.t", rows(1))
-        (path,) = files_below(root)
+        (path,) = [path for path in files_below(root) if path.endswith(".parquet")]
         (root / path).unlink()
         with pytest.raises(AlpheusError, match=path):
             catalog.read("a.t")
@@ -133,6 +133,21 @@ def test_a_root_at_another_catalog_is_refused(lake: str, tmp_path: Path) -> None
             catalog.create_namespace("a", data_root=f"file://{tmp_path}/other")
         assert caught.value.kind == "bad_data_root"
         assert not catalog.namespace_exists("a")
+
+
+def test_a_root_belongs_to_one_catalog(lake: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with alpheus.create(f"file://{tmp_path}/other") as other, open_lake(lake) as catalog:
+        other.create_namespace("x", data_root=root.as_uri())
+        id = other.info().catalog_id
+        assert (root / "data" / "catalog").read_text() == f"{id}\n"
+        with pytest.raises(InvalidInput, match=f"belongs to the catalog {id}") as caught:
+            catalog.create_namespace("a", data_root=root.as_uri())
+        assert caught.value.kind == "bad_data_root"
+        assert not catalog.namespace_exists("a")
+        other.drop_namespace("x")
+        other.create_namespace("y", data_root=root.as_uri())
 
 
 async def test_a_writer_that_puts_files_elsewhere_is_refused(tmp_path: Path) -> None:

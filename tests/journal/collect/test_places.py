@@ -22,6 +22,7 @@ from alpheus_journal.model.operations import (
     OverwriteFiles,
     Transaction,
 )
+from alpheus_journal.rooted_storage import OWNER_FILE, read_owner
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake, put_rows
@@ -140,4 +141,41 @@ async def test_a_root_that_is_gone_stops_a_collection_only_while_tables_are_ther
     assert done.deleted["data"].files == 1
     assert done.kept_by[f"data root {roots[0].as_uri()}, which cannot be listed"].files == 0
     assert len(await data_files(journal.follower.data_roots.of(roots[1].as_uri()))) == 1
+    await journal.close()
+
+
+async def test_a_root_belongs_to_the_catalog_that_was_there_first(tmp_path: Path) -> None:
+    """Two catalogs with one root have a table with one id, as when a job gives one transaction id in both."""
+    (tmp_path / "root").mkdir()
+    root = (tmp_path / "root").as_uri()
+    first, second = [await make_lake_at(tmp_path / name) for name in ("first", "second")]
+    table = await make_table_at(*first, "a", root)
+    id = second[0].identities.uuid4()
+    await second[0].commit(second[1], CreateNamespace(name="a", namespace_id=id, data_root=root), table)
+    for lake, journal in (first, second):
+        await write_rows_at(lake, journal, table, root)
+        await write_rows_at(lake, journal, table, root, OverwriteFiles)
+        await lake.commit(journal, lake.namespace("c"))
+        await expire(journal)
+    store = first[1].follower.data_roots.of(root)
+    assert (await collect(second[1], age=0, dry_run=True)).kept_by.keys() == {"versions"}
+    assert not await store.exists(OWNER_FILE), "a dry run claims nothing"
+    await store.put(OWNER_FILE, f"{first[1].catalog_id}\n".encode())
+    before = await data_files(store)
+    done = await collect(second[1], age=0)
+    assert "data" not in done.deleted
+    assert f"data root {root}, which belongs to the catalog {first[1].catalog_id}" in done.kept_by
+    assert await data_files(store) == before
+    for _, journal in (first, second):
+        await journal.close()
+
+
+async def test_a_collection_claims_a_root_without_an_owner(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    root = (tmp_path / "root").as_uri()
+    lake, journal = await make_lake_at(tmp_path / "lake")
+    await write_rows_at(lake, journal, await make_table_at(lake, journal, "a", root), root)
+    for _ in range(2):
+        await collect(journal, age=0)
+        assert await read_owner(journal.follower.data_roots.of(root)) == journal.catalog_id
     await journal.close()
