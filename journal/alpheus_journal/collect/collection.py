@@ -98,8 +98,15 @@ class _Run:
     # --- list
 
     async def list_candidates(self, cutoff_millis: int, *, dry_run: bool) -> None:
+        storage = self._log.storage
+        owner = await read_owner(
+            storage
+        )  # a program that could not reach the storage may have made the prefix a root
+        if owner not in ("", self._follower.catalog_id):
+            self._foreign[storage.url] = owner
         for folder in fmt.COLLECTED_FOLDERS:
-            await self._list(self._log.storage, folder, cutoff_millis, self.candidates.own)
+            if folder != DATA_FOLDER or storage.url not in self._foreign:
+                await self._list(storage, folder, cutoff_millis, self.candidates.own)
         await self._list_roots(cutoff_millis, dry_run=dry_run)
 
     async def _list_roots(self, cutoff_millis: int, *, dry_run: bool) -> None:

@@ -179,3 +179,18 @@ async def test_a_collection_claims_a_root_without_an_owner(tmp_path: Path) -> No
         await collect(journal, age=0)
         assert await read_owner(journal.follower.data_roots.of(root)) == journal.catalog_id
     await journal.close()
+
+
+async def test_a_prefix_that_another_catalog_has_claimed_as_its_root_loses_no_data(tmp_path: Path) -> None:
+    """A program that cannot reach the storage looks at no place before it creates a namespace."""
+    inner, outer = [await make_lake_at(tmp_path / name) for name in ("inner", "outer")]
+    root = (tmp_path / "inner").as_uri()
+    await write_rows_at(*outer, await make_table_at(*outer, "a", root), root)
+    await collect(outer[1], age=0)
+    before = await data_files(inner[0].storage)
+    assert len(before) == 1
+    done = await collect(inner[1], age=0)
+    assert f"data root {root}, which belongs to the catalog {outer[1].catalog_id}" in done.kept_by
+    assert await data_files(inner[0].storage) == before
+    for _, journal in (inner, outer):
+        await journal.close()
