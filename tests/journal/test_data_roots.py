@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+from alpheus_test_servers import S3Server
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,6 +190,24 @@ async def test_a_root_is_neither_at_nor_inside_another_catalog(
     await roots.check_apart("")
     await roots.close()
     await other.close()
+
+
+async def test_a_root_in_a_bucket_belongs_to_one_catalog_and_lies_in_none(s3_server: S3Server) -> None:
+    mine, other = open_storage(s3_server.url()), open_storage(s3_server.url())
+    await Journal.create(other)
+    roots = DataRoots(mine)
+    for place in ("", "/team"):
+        at = other.url.partition("?")[0] + place
+        await raises(InvalidInput, roots.check_apart(at), kind="bad_data_root")
+    url = s3_server.url().partition("?")[0]
+    await roots.check_apart(url)
+    await roots.claim(url, "one")
+    await roots.claim(url, "one")
+    error = await raises(InvalidInput, roots.claim(url, "two"), kind="bad_data_root")
+    assert "belongs to the catalog one" in error.message
+    await roots.close()
+    for store in (mine, other):
+        await store.close()
 
 
 async def test_a_store_with_a_root_keeps_data_files_there_and_all_else_in_the_catalog() -> None:
