@@ -9,12 +9,13 @@ import pytest
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
 from alpheus_journal.execute import prefetch as footprint
+from alpheus_journal.execute.execute import execute
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.execute.rules import lifecycle
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import Committed, Finding
-from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.answers import Committed, Finding, StoredObject
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
 from alpheus_journal.model.definitions import Column, NamespaceDef, Reference, TableDef, ViewDef
 from alpheus_journal.model.operations import (
     AddColumn,
@@ -35,6 +36,8 @@ from alpheus_journal.model.operations import (
     Writer,
 )
 from alpheus_journal.testing import Lake, model_of, put_rows, raises
+from alpheus_journal.workspace.context import ExecutionContext
+from alpheus_journal.workspace.workspace import Workspace
 
 ID = "01890a5d-ac96-474b-8cce-b302099a8057"
 
@@ -151,6 +154,30 @@ async def test_a_table_as_it_was() -> None:
     assert appended.rows_added == 1
     assert [s.sequence for s in (await table_of(journal, "t")).segments] == [1, 2, 5]
     await verify(journal)
+
+
+def test_a_restored_table_continues_from_the_larger_counters() -> None:
+    """A writer of an earlier release may have left lower counters than those of the older version."""
+    name, keys = fmt.table_name("a", "t"), fmt.Keys()
+    column = Column(id=1, name="c", type="INT8")
+    now = TableDef(id=ID, columns=(column,), next_column_id=2, sequence=1, schema_id=0)
+    then = TableDef(
+        id=ID,
+        columns=(column, Column(id=2, name="d", type="INT8")),
+        next_column_id=3,
+        sequence=7,
+        schema_id=4,
+    )
+    space = Workspace()
+    space.add_object(name, StoredObject("def/now", encode_definition(now)))
+    space.add_past(2, name, StoredObject("def/then", encode_definition(then)))
+    restore = RestoreTable(namespace="a", name="t", version=2)
+    execute(space, restore, ExecutionContext(keys, ID, lambda: ID))
+    stored = space.get(name)
+    assert stored is not None
+    after = space.definition(name, stored)
+    assert isinstance(after, TableDef)
+    assert (after.next_column_id, after.sequence, after.schema_id) == (3, 8, 5)
 
 
 async def test_what_cannot_be_restored() -> None:

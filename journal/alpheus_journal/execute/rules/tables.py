@@ -200,7 +200,8 @@ def commit_iceberg(workspace: Workspace, operation: CommitIceberg, context: Cont
 def restore_table(workspace: Workspace, operation: RestoreTable, context: Context) -> Executed:
     """Restore a table's rows, columns and properties of an earlier version.
 
-    The id, name, counters, writer marks and bound views stay as they are. Segments keep their sequences.
+    The id, name, writer marks and bound views stay as they are. Segments keep their sequences. The counters continue
+    from the larger ones of both definitions.
     """
     name = fmt.check_object_name(operation.target, context.keys)
     _, definition = table_of(workspace, name)
@@ -231,10 +232,10 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
         properties=then.properties,
         columns=then.columns,
         next_column_id=max(definition.next_column_id, then.next_column_id),
-        schema_id=definition.schema_id + columns_differ,
+        schema_id=max(definition.schema_id, then.schema_id) + columns_differ,
         segments=then.segments,
         delete_predicates=then.delete_predicates,
-        sequence=definition.sequence + 1 if definition.native else definition.sequence,
+        sequence=max(definition.sequence, then.sequence) + definition.native,
         iceberg_metadata_location=then.iceberg_metadata_location,
         iceberg_previous_metadata_location=previous,
     )
