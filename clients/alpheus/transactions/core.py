@@ -193,9 +193,12 @@ class TransactionCore(Reads):
         self._past[found.version] = found.reference
         return found.version
 
-    async def load_past(self, version: int, names: list[ObjectName]) -> Sequence[StoredObject | None]:
-        """Load objects at a version; at one that `past_version` found by a tag, also once it has expired."""
-        return (await self.session.load(self._past.get(version, version), names)).objects
+    async def load_past(
+        self, version: int | answers.Tag, names: list[ObjectName]
+    ) -> Sequence[StoredObject | None]:
+        """Load objects at a version or tag; at one that `past_version` found by a tag, also when expired."""
+        at = self._past.get(version, version) if isinstance(version, int) else version
+        return (await self.session.load(at, names)).objects
 
     async def base_sequence(self, name: ObjectName, table: TableDef) -> int:
         """Return the newest sequence of the table that this transaction saw and did not write itself

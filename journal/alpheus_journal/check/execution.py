@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +15,7 @@ from alpheus_journal.check.contents import ContentCheck
 from alpheus_journal.check.findings import Findings
 from alpheus_journal.errors import AlpheusError, Expired
 from alpheus_journal.execute.execute import execute_async, tables_written
-from alpheus_journal.execute.prefetch import Source, fetch, footprint
+from alpheus_journal.execute.prefetch import fetch, footprint
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import Finding, StoredObject
@@ -33,6 +33,7 @@ from alpheus_journal.model.operations import (
     RecordedTransaction,
 )
 from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.tags import find_pinned
 from alpheus_journal.tables.manifest import SEGMENT_SCHEMA
 from alpheus_journal.tree.node import EMPTY
 from alpheus_journal.tree.reader import Reader, Snapshot
@@ -51,6 +52,8 @@ class Execution:
     """The objects that the operations of one version are executed on: the version before it, and on top the results of
     earlier actions. Also the `prefetch.History` of that version."""
 
+    decides_counters = False
+
     def __init__(self, follower: Follower, reader: Reader, root: Root, previous: Root | None) -> None:
         self._follower = follower
         self._reader = reader
@@ -68,19 +71,29 @@ class Execution:
             action.name.namespace for transaction in root.transactions for action in transaction.actions
         )
 
-    async def at(self, version: int) -> Source:
-        root = await self._follower.root(version)
+    async def at(self, version: int) -> Snapshot:
+        """Return an older version; where it has expired, as the pin of a tag of the version before keeps it."""
+        try:
+            root = await self._follower.root(version)
+        except Expired:
+            pinned = await find_pinned(self.source, self._follower.log, version)
+            if pinned is None:
+                raise
+            return pinned
         return Snapshot(self._reader, version, root.node, root.catalog_def)
 
     async def changed_since(
         self, version: int, kinds: frozenset[Kind]
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        root = await self._follower.root(version)
-        before = Snapshot(self._reader, version, root.node, root.catalog_def)
+        before = await self.at(version)
         async for found in self.source.created_or_changed_since(before, kinds):
             yield found
 
-    def actions_since(self, version: int) -> AsyncIterator[Action]:
+    async def tagged_since(self, version: int, names: Sequence[ObjectName]) -> AsyncGenerator[TableDef, None]:
+        raise AssertionError("recorded counters are not decided again")
+        yield
+
+    def actions_since(self, version: int) -> AsyncGenerator[Action, None]:
         return actions_down(self._follower.recorded_event, range(self.version, version, -1))
 
     async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:

@@ -13,18 +13,20 @@ from typing import TypeVar
 
 from alpheus_journal.commit.staged import Staged
 from alpheus_journal.conflicts.rules import Group, Stakes
-from alpheus_journal.errors import Conflict, Expired
+from alpheus_journal.errors import Conflict, Corrupt, Expired, InvalidInput
 from alpheus_journal.format import Kind, NodePath, ObjectName
+from alpheus_journal.log.pins import read_pin
 from alpheus_journal.model.answers import Event, StoredObject
-from alpheus_journal.model.definitions import CatalogDef
+from alpheus_journal.model.definitions import CatalogDef, TableDef
 from alpheus_journal.model.operations import Action, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head, event_of
-from alpheus_journal.replay.tags import find_pinned
+from alpheus_journal.replay.tags import find_pinned, list_tags, snapshot_of_pin
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 from alpheus_journal.workspace.dropped_counters import actions_down
+from alpheus_journal.workspace.workspace import definition_of
 
 _T = TypeVar("_T")
 
@@ -180,6 +182,8 @@ class Base:
 
     # --- as a History
 
+    decides_counters = True
+
     async def at(self, version: int) -> Snapshot:
         """Return an older version; where it has expired, as the pin of a tag of this version keeps it."""
         if version == self.version:
@@ -199,11 +203,24 @@ class Base:
         async for found in self._snapshot.created_or_changed_since(before, kinds):
             yield found
 
-    async def actions_since(self, version: int) -> AsyncGenerator[Action, None]:
-        """Yield the actions of the kept versions above `version`, the last first."""
-        with contextlib.suppress(Expired):
-            async for action in actions_down(self._event_at, range(self.version, version, -1)):
-                yield action
+    def actions_since(self, version: int) -> AsyncGenerator[Action, None]:
+        return actions_down(self._event_at, range(self.version, version, -1))
+
+    async def tagged_since(self, version: int, names: Sequence[ObjectName]) -> AsyncGenerator[TableDef, None]:
+        """Yield the tables, under any names, of later versions that tags name, as far as they differ from those at
+        `version`. Leaves out what is damaged or was written by newer software."""
+        before = await self.at(version)
+        log = self._follower.log
+        async for _, tag in list_tags(self._snapshot):
+            if tag.version <= version:
+                continue
+            with contextlib.suppress(Corrupt, Expired):
+                pinned = snapshot_of_pin(self.reader, log, tag.pin_path, await read_pin(log, tag.pin_path))
+                async for name, stored in pinned.created_or_changed_since(before, frozenset({Kind.TABLE})):
+                    with contextlib.suppress(Corrupt, InvalidInput):
+                        definition = definition_of(name, stored)
+                        assert isinstance(definition, TableDef)
+                        yield definition
 
     async def events_down(self, after: int) -> AsyncGenerator[Event, None]:
         """Yield the events of the versions above `after`, the newest first.

@@ -141,6 +141,7 @@ def context_of(
         begin_version=-1 if brings_back(transaction) else transaction.begin_version,
         checksums=revision >= 2,
         principal=transaction.principal,
+        records=True,
     )
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.execute.execute import execute
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import Damage, Page, StoredObject
-from alpheus_journal.model.definitions import Segment
+from alpheus_journal.model.answers import Damage, Page, StoredObject, Tag
+from alpheus_journal.model.definitions import Segment, TableDef, TagDef
 from alpheus_journal.model.operations import Operation
 from alpheus_journal.tables.manifest import is_content_of, open_segment
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.workspace.checks import no_namespace
 from alpheus_journal.workspace.context import Executed, ExecutionContext
-from alpheus_journal.workspace.workspace import Unfetched, Workspace
+from alpheus_journal.workspace.workspace import Unfetched, Workspace, decode_readable
 
 list_ = list  # `Overlay.list` hides the type inside its class
 
-LoadAt = Callable[[int, list_[ObjectName]], Awaitable[Sequence[StoredObject | None]]]
+LoadAt = Callable[[int | Tag, list_[ObjectName]], Awaitable[Sequence[StoredObject | None]]]
 ListAt = Callable[..., Awaitable[Page]]
 ReadSegments = Callable[[Sequence[Segment]], Awaitable[Sequence[bytes]]]
 
@@ -30,7 +31,7 @@ class Overlay:
     """A catalog at one version with operations executed on top, for reading inside a transaction.
 
     - `load(version, names)` and `list(version, kind, ...)` read like `Access`, at `begin` or at an earlier version
-      that an operation names.
+      that an operation names. `load` also reads at a tag.
     - `read_segments(segments)` returns the stored bytes of manifest segments. Only changes of rows need it.
 
     Two checks are left to the commit: that data files match their manifest segments, and that an undropped object does
@@ -55,12 +56,15 @@ class Overlay:
         self._base = Workspace()
         self._mine = self._base.fork()
         self._keys = keys
-        self._context = ExecutionContext(keys, transaction_id, lambda: str(uuid.uuid4()), is_trial=True)
+        self._context = ExecutionContext(
+            keys, transaction_id, lambda: str(uuid.uuid4()), is_trial=True, records=True
+        )
 
     async def execute(self, operation: Operation) -> Executed:
         """Execute an operation on top. Raises the error of a commit at this version, and then changes nothing.
 
-        The caller must commit `action.operation`, which has the ids of new columns; the transaction's files have them.
+        The caller must commit `action.operation`, which has the ids of new columns and the counters of undropped
+        tables; the transaction's files follow them.
         """
         drops: dict[str, int] = {}
         for name in self._mine.changed():
@@ -157,7 +161,9 @@ class Overlay:
                 self._base.add_object(name, stored)
         return [self._mine.get(name) for name in names]
 
-    async def _load_all(self, version: int, names: Sequence[ObjectName]) -> Sequence[StoredObject | None]:
+    async def _load_all(
+        self, version: int | Tag, names: Sequence[ObjectName]
+    ) -> Sequence[StoredObject | None]:
         """Load objects, damaged ones too, because an operation may drop a damaged object."""
         try:
             return await self._load(version, list_(names))
@@ -192,6 +198,8 @@ class _Version:
 class _History:
     """The versions up to the one that the transaction began at, as a `prefetch.History`."""
 
+    decides_counters = True
+
     def __init__(self, overlay: Overlay) -> None:
         self._overlay = overlay
         self.version = overlay._begin
@@ -208,6 +216,24 @@ class _History:
 
     def actions_since(self, version: int) -> None:
         return None
+
+    async def tagged_since(self, version: int, names: Sequence[ObjectName]) -> AsyncGenerator[TableDef, None]:
+        now, after, more = _Version(self._overlay, self.version), "", True
+        while more:
+            page = await now.names(Kind.TAG, after=after)
+            after, more = (page.names[-1], page.more) if page.names else ("", False)
+            tags = [fmt.tag_name(name) for name in page.names]
+            for tag, stored_tag in zip(tags, await now.load(tags), strict=True):
+                definition = decode_readable(tag, stored_tag) if stored_tag is not None else None
+                if not isinstance(definition, TagDef) or definition.version <= version:
+                    continue
+                # The tag's pin may be damaged or gone.
+                with contextlib.suppress(Corrupt, Expired, InvalidInput, NotFound):
+                    found = await self._overlay._load_all(Tag(tag.name), names)
+                    for name, stored in zip(names, found, strict=True):
+                        table = decode_readable(name, stored) if stored is not None else None
+                        if isinstance(table, TableDef):
+                            yield table
 
     async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
         raise AssertionError("actions are not known here")

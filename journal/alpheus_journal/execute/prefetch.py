@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from alpheus_journal.model.operations import (
     OverwriteFiles,
     Undrop,
 )
-from alpheus_journal.workspace.dropped_counters import counters_of_dropped
+from alpheus_journal.workspace.dropped_counters import Search
 from alpheus_journal.workspace.execute_rule import Footprint, PastName, PastNamespace
 from alpheus_journal.workspace.workspace import Counters, Workspace, decode_readable, definition_of
 
@@ -67,8 +67,22 @@ class History(Protocol):
         """
         ...
 
-    def actions_since(self, version: int) -> AsyncIterator[Action] | None:
-        """Return the actions of the versions above `version`, the last first; None where they are not known."""
+    def actions_since(self, version: int) -> AsyncGenerator[Action, None] | None:
+        """Return the actions of the versions above `version`, the last first; None where they are not known.
+
+        They end with Expired at a version that has expired.
+        """
+        ...
+
+    @property
+    def decides_counters(self) -> bool:
+        """Whether counters of dropped tables are decided where versions have expired. False where recorded operations
+        are executed again."""
+        ...
+
+    def tagged_since(self, version: int, names: Sequence[ObjectName]) -> AsyncGenerator[TableDef, None]:
+        """Yield tables of later versions that tags name, as far as they differ from those at `version`: at least those
+        with these names. Only for a history that decides counters."""
         ...
 
     async def stored(self, paths: Mapping[str, Kind]) -> Mapping[str, StoredObject]:
@@ -288,44 +302,84 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
                 continue  # an execution that needs this object raises the error
             if found in ids:
                 base.add_object(name, stored)
+    if operation.counters and not history.decides_counters:
+        return  # recorded for all tables whose counters are not those of the version
     known = top.tables_known()  # the counters of existing tables are known already
-    dropped = frozenset(
-        id
+    dropped = {
+        id: name
         for name, id in id_of.items()
         if name.kind is Kind.TABLE and id not in known and top.counters(version, id) is None
-    )
+    }
     if not dropped:
         return
     actions = history.actions_since(version)
     if actions is None:
-        await _fetch_last_seen(base, version, source, returning, top, history)
+        await _fetch_last_seen(base, version, source, dropped, top, history)
         return
-    async with contextlib.aclosing(actions):  # type: ignore[type-var]
-        for id, counters in (await counters_of_dropped(dropped, actions, history.stored)).items():
-            base.add_counters(version, id, counters)
+    search, is_cut = Search(frozenset(dropped), history.stored), False
+    async with contextlib.aclosing(actions):
+        try:
+            await search.run(actions)
+        except Expired:
+            is_cut = True
+            if not history.decides_counters:
+                raise
+    for id, counters in search.found.items():
+        base.add_counters(version, id, counters)
+    if is_cut:
+        missing = {id: dropped[id] for id in search.missing}
+        await _decide_counters(base, top, version, missing, history)
+
+
+async def _decide_counters(
+    base: Workspace, top: Workspace, version: int, names: Mapping[str, ObjectName], history: History
+) -> None:
+    """Decide the counters of tables by id whose drop has expired: a gap above the highest that can be found."""
+    highest: dict[str, Counters] = {}
+    for id, name in names.items():
+        then = _table_at(top, version, name)
+        if then is not None:
+            highest[id] = Counters.of(then).max(top.counters(version, id))
+    async with contextlib.aclosing(history.tagged_since(version, list(names.values()))) as tagged:
+        async for table in tagged:
+            if table.id in highest:
+                highest[table.id] = Counters.of(table).max(highest[table.id])
+    for id, counters in highest.items():
+        base.add_counters(version, id, counters.after_gap())
+
+
+def _table_at(space: Workspace, version: int, name: ObjectName) -> TableDef | None:
+    """Return a native table as it stood at a version, or None."""
+    stored = space.past(version, name)
+    table = space.definition(name, stored) if stored is not None else None
+    return table if isinstance(table, TableDef) and table.native else None
 
 
 async def _fetch_last_seen(
     base: Workspace,
     version: int,
     source: ObjectName,
-    returning: Sequence[ObjectName],
+    dropped: Mapping[str, ObjectName],
     top: Workspace,
     history: History,
 ) -> None:
-    """Fetch the counters that the tables had when they last existed under their names, as far as versions are kept.
+    """Fetch the counters that the tables had when they last existed under their names. Where that version has expired,
+    the counters are decided as a commit decides them.
 
     Used where actions are not known. A trial outside a commit needs no more.
     """
     seen_at = await _last_seen_at(source, _id_of(source, top.past(version, source)), version, history)
-    with contextlib.suppress(Expired):
+    try:
         last = await history.at(seen_at)
-        for start in range(0, len(returning), FETCHED_AT_ONCE_MAX):
-            part = returning[start : start + FETCHED_AT_ONCE_MAX]
+        names = list(dropped.values())
+        for start in range(0, len(names), FETCHED_AT_ONCE_MAX):
+            part = names[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await last.load(part), strict=True):
                 definition = decode_readable(name, stored) if stored is not None else None
                 if isinstance(definition, TableDef):
                     base.add_counters(version, definition.id, Counters.of(definition))
+    except Expired:
+        await _decide_counters(base, top, version, dropped, history)
 
 
 async def _last_seen_at(name: ObjectName, id: str, version: int, history: History) -> int:

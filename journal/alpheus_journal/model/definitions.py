@@ -207,6 +207,9 @@ class WriterMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     version: int
 
 
+COLUMN_ID_MAX = (1 << 31) - 1  # Parquet's
+
+
 class TableDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A table. A `native` table keeps its schema and list of files here; any other table points at Iceberg metadata."""
 

@@ -70,6 +70,7 @@ from alpheus_journal.model.operations import (
     ReplaceTag,
     ReplaceView,
     RestoreTable,
+    TableCounters,
     Undrop,
     UpdateCatalog,
     UpdateNamespace,
@@ -83,7 +84,8 @@ from alpheus_pb.v1 import objects_pb2
 def operations_digest(operations: Sequence[Operation]) -> bytes:
     """Return the SHA-256 over the operations as requested, each encoded deterministically with a length prefix.
 
-    Ids of added columns and sequences of changed rows count as 0, because the execution of an operation assigns them.
+    Ids of added columns and sequences of changed rows count as 0, and counters of undropped tables as absent, because
+    the execution of an operation assigns them.
     """
     digest = hashlib.sha256()
     for operation in operations:
@@ -103,6 +105,8 @@ def operation_bytes(operation: Operation) -> bytes:
         )
     if isinstance(operation, ChangeRows):
         operation = msgspec.structs.replace(operation, outputs_sequence=0, hides_up_to=0)
+    if isinstance(operation, Undrop) and operation.counters:
+        operation = msgspec.structs.replace(operation, counters=())
     return operation_bytes_of_message(encode_operation(operation))
 
 
@@ -503,6 +507,15 @@ def _encode_undrop(operation: Undrop, message: pb.Undrop) -> None:
             version=operation.version,
             new_namespace_name=operation.new_namespace,
             new_name=operation.new_name,
+            counters=[
+                pb.TableCounters(
+                    table_id=one.table_id,
+                    next_column_id=one.next_column_id,
+                    sequence=one.sequence,
+                    schema_id=one.schema_id,
+                )
+                for one in operation.counters
+            ],
         )
     )
 
@@ -515,6 +528,15 @@ def _decode_undrop(m: Any) -> Undrop:
         version=m.version,
         new_namespace=m.new_namespace_name,
         new_name=m.new_name,
+        counters=tuple(
+            TableCounters(
+                table_id=one.table_id,
+                next_column_id=one.next_column_id,
+                sequence=one.sequence,
+                schema_id=one.schema_id,
+            )
+            for one in m.counters
+        ),
     )
 
 

@@ -352,9 +352,22 @@ class RenameObject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return ObjectName(self.kind, self.new_namespace, self.new_name)
 
 
+class TableCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The counters that a table has after an undrop."""
+
+    table_id: str
+    next_column_id: int
+    sequence: int
+    schema_id: int
+
+
 class Undrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Restores a dropped object as it was at `version`, perhaps under a new name. A namespace (whose `name` and
-    `new_name` are empty) returns with the objects inside it."""
+    `new_name` are empty) returns with the objects inside it.
+
+    `counters` are decided by the execution, in the order of table ids, for tables whose counters are not those of
+    `version`.
+    """
 
     kind: Kind
     namespace: str
@@ -362,6 +375,7 @@ class Undrop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     new_namespace: str
     name: str = ""
     new_name: str = ""
+    counters: tuple[TableCounters, ...] = ()
 
     @property
     def source(self) -> ObjectName:

@@ -110,6 +110,12 @@ class Context(Protocol):
         ...
 
     @property
+    def records(self) -> bool:
+        """Whether the counters of undropped tables are decided, and recorded in the operation. False where a recorded
+        operation is executed again."""
+        ...
+
+    @property
     def checksums(self) -> bool:
         """Whether definitions are stored with their checksums: the version before this one has revision 2."""
         ...
@@ -128,6 +134,7 @@ class ExecutionContext(msgspec.Struct, frozen=True):
     merges: bool = True
     brought: dict[str, set[str]] = msgspec.field(default_factory=dict)
     begin_version: int = -1
+    records: bool = False
     checksums: bool = False
     principal: str = ""
     spent: Spent = msgspec.field(default_factory=Spent)

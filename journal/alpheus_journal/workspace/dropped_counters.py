@@ -3,13 +3,13 @@
 A column id is assigned only once, because the data files of every version name their columns by id. So an undropped
 table continues from the highest counters that it ever had, under any name, and through earlier drops and undrops.
 Counters never decrease. So the table's last definition has the highest ones, and the last action that dropped the table
-names this definition.
+names this definition. Where the versions back to that drop have expired, the search does not find it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from alpheus_journal.conflicts.rules import recorded_of_changes
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
@@ -38,7 +38,7 @@ Stored = Callable[[Mapping[str, Kind]], Awaitable[Mapping[str, StoredObject]]]
 
 async def actions_down(
     read_event: Callable[[int], Awaitable[Event]], versions: range
-) -> AsyncIterator[Action]:
+) -> AsyncGenerator[Action, None]:
     """Yield the recorded actions of descending versions, the last action first.
 
     A version without recorded actions yields its differences. Raises the error of reading a version.
@@ -64,23 +64,9 @@ async def actions_down(
         start, count = start + count, min(2 * count, VERSIONS_READ_AT_ONCE_MAX)
 
 
-async def counters_of_dropped(
-    ids: frozenset[str], actions: AsyncIterator[Action], stored: Stored
-) -> dict[str, Counters]:
-    """Return the counters of dropped tables by table id, as the last drop of each table found them.
+class Search:
+    """The search for the counters of dropped tables by table id, as the last drop of each table found them."""
 
-    `actions` come last first. Tables that were not dropped are left out. Where the last definition is damaged, the
-    counters follow from the definition before it and the operations since. Raises Corrupt where that is impossible.
-    """
-    search = _Search(ids, stored)
-    async for action in actions:
-        await search.step(action)
-        if search.is_done:
-            break
-    return search.found
-
-
-class _Search:
     def __init__(self, ids: frozenset[str], stored: Stored) -> None:
         self._ids = ids
         self._stored = stored
@@ -90,10 +76,23 @@ class _Search:
         self.found: dict[str, Counters] = {}
 
     @property
-    def is_done(self) -> bool:
-        return len(self.found) == len(self._ids) and not self._damaged
+    def missing(self) -> frozenset[str]:
+        """The tables whose counters are not found, or may be higher than those that are found."""
+        return self._ids if self._damaged else self._ids - self.found.keys()
 
-    async def step(self, action: Action) -> None:
+    async def run(self, actions: AsyncIterator[Action]) -> None:
+        """Look through `actions`, which come last first, until nothing is missing.
+
+        Tables that were not dropped stay missing. Where the last definition is damaged, the counters follow from the
+        definition before it and the operations since. Raises Corrupt where that is impossible, and the errors of
+        reading actions.
+        """
+        async for action in actions:
+            await self._step(action)
+            if len(self.found) == len(self._ids) and not self._damaged:
+                break
+
+    async def _step(self, action: Action) -> None:
         operation = action.operation
         if isinstance(operation, RenameObject):
             return  # the table continues with the same definition

@@ -15,7 +15,8 @@ from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Definition, Segment, TableDef
+from alpheus_journal.model.definitions import COLUMN_ID_MAX, Definition, Segment, TableDef
+from alpheus_journal.model.operations import TableCounters
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest_merge import Content
 from alpheus_journal.tree.reader import SizedCache
@@ -30,6 +31,12 @@ D = TypeVar("D", bound=Definition)
 # --- objects, in layers ----------------------------------------------------------------------------
 
 
+COUNTERS_GAP = 1_000_000
+"""How far the counters of an undropped table jump where it is not known how far they got."""
+SEQUENCE_MAX = (1 << 63) - 1
+SCHEMA_ID_MAX = (1 << 31) - 1
+
+
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """A table's counters. They never decrease, even when the table is restored or undropped."""
 
@@ -38,7 +45,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     schema_id: int
 
     @staticmethod
-    def of(table: TableDef) -> Counters:
+    def of(table: TableDef | TableCounters) -> Counters:
         return Counters(
             next_column_id=table.next_column_id, sequence=table.sequence, schema_id=table.schema_id
         )
@@ -50,6 +57,26 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
             next_column_id=max(self.next_column_id, other.next_column_id),
             sequence=max(self.sequence, other.sequence),
             schema_id=max(self.schema_id, other.schema_id),
+        )
+
+    def named(self, table_id: str) -> TableCounters:
+        """Return the counters with the id of their table, for a recorded operation."""
+        return TableCounters(
+            table_id=table_id,
+            next_column_id=self.next_column_id,
+            sequence=self.sequence,
+            schema_id=self.schema_id,
+        )
+
+    def after_gap(self) -> Counters:
+        """Return the counters after a jump, which ends at the largest value of each counter. No column id is left
+        there; such a table gets no new column."""
+        return self.max(
+            Counters(
+                next_column_id=min(self.next_column_id + COUNTERS_GAP, COLUMN_ID_MAX),
+                sequence=min(self.sequence + COUNTERS_GAP, SEQUENCE_MAX),
+                schema_id=min(self.schema_id + COUNTERS_GAP, SCHEMA_ID_MAX),
+            )
         )
 
 
@@ -149,7 +176,7 @@ class Workspace:
         self._past_children[version, namespace] = tuple(children)
 
     def add_counters(self, version: int, table_id: str, counters: Counters) -> None:
-        """Add the counters that a table, which existed at `version`, had at its last drop."""
+        """Add the counters that a table, which existed at `version`, had at its last drop, or higher ones."""
         self._counters[version, table_id] = counters
 
     # -- look up

@@ -648,20 +648,34 @@ class RestoreTable(_message.Message):
     def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Undrop(_message.Message):
-    __slots__ = ("type", "namespace_name", "name", "version", "new_namespace_name", "new_name")
+    __slots__ = ("type", "namespace_name", "name", "version", "new_namespace_name", "new_name", "counters")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEW_NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
     NEW_NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
     type: _objects_pb2.ObjectType
     namespace_name: str
     name: str
     version: int
     new_namespace_name: str
     new_name: str
-    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., new_namespace_name: _Optional[str] = ..., new_name: _Optional[str] = ...) -> None: ...
+    counters: _containers.RepeatedCompositeFieldContainer[TableCounters]
+    def __init__(self, type: _Optional[_Union[_objects_pb2.ObjectType, str]] = ..., namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., new_namespace_name: _Optional[str] = ..., new_name: _Optional[str] = ..., counters: _Optional[_Iterable[_Union[TableCounters, _Mapping]]] = ...) -> None: ...
+
+class TableCounters(_message.Message):
+    __slots__ = ("table_id", "next_column_id", "sequence", "schema_id")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    NEXT_COLUMN_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: str
+    next_column_id: int
+    sequence: int
+    schema_id: int
+    def __init__(self, table_id: _Optional[str] = ..., next_column_id: _Optional[int] = ..., sequence: _Optional[int] = ..., schema_id: _Optional[int] = ...) -> None: ...
 
 class CreateView(_message.Message):
     __slots__ = ("namespace_name", "name", "view_id", "sql", "dialect", "references", "schema_binding", "schema", "default_namespace", "properties")

@@ -229,6 +229,30 @@ def test_what_an_expired_version_had_comes_back_by_its_tag(catalog: Catalog) -> 
         catalog.restore_table("a.t", at=tagged)
 
 
+def test_a_transaction_undrops_where_the_drop_has_expired(catalog: Catalog) -> None:
+    """The transaction finds the counters that the commit decides, so new columns and files have the right ids."""
+    catalog.tags.create("v1")
+    catalog.update_table("a.t", add_columns=pa.schema([("email", pa.string())]))
+    catalog.append("a.t", pa.table({"id": [3], "email": ["c"]}))
+    catalog.tags.create("v2")
+    catalog.drop_table("a.t")
+    catalog.create_namespace("b")
+    expire(catalog, catalog.version())
+    with alpheus.connect(catalog.url) as other, other.transaction() as tx:
+        tx.undrop("a.t", at="v1")
+        tx.update_table("a.t", add_columns=pa.schema([("x", pa.string())]))
+        tx.append("a.t", pa.table({"id": [4], "x": ["d"]}))
+        tx.delete("a.t", "id = 1")
+    with alpheus.connect(catalog.url) as other:
+        rows = [{"id": 2, "x": None}, {"id": 4, "x": "d"}]
+        assert other.read("a.t").sort_by("id").to_pylist() == rows
+        assert max(column.id for column in other.load_table("a.t").definition.columns) > 1_000_000
+        other.restore_table("a.t", at="v2")
+        other.append("a.t", pa.table({"id": [5], "email": ["e"]}))
+        assert other.read("a.t").num_rows == 4
+        assert other.admin.check().ok
+
+
 def test_a_lease_on_an_expired_version(catalog: Catalog) -> None:
     """The lease is made of the tag's pin, and outlasts the tag."""
     tagged = catalog.version()

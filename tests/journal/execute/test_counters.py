@@ -4,20 +4,24 @@ column.
 
 from __future__ import annotations
 
+import asyncio
 import random
 
+import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import Finding
-from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Column, TableDef
+from alpheus_journal.model.answers import At, Finding, Tag
+from alpheus_journal.model.definition_messages import decode_definition, encode_definition
+from alpheus_journal.model.definitions import COLUMN_ID_MAX, Column, TableDef
+from alpheus_journal.model.operation_messages import operations_digest
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
+    CreateTag,
     DropNamespace,
     DropTable,
     Operation,
@@ -28,12 +32,13 @@ from alpheus_journal.model.operations import (
     UpdateTable,
 )
 from alpheus_journal.testing import Lake, put_rows, raises
+from alpheus_journal.workspace.workspace import Counters
 
 Found = tuple[int, int, int]
 NAMES = ("x", "y")
 
 
-async def tables_of(journal: Journal, version: int | None = None) -> dict[str, TableDef]:
+async def tables_of(journal: Journal, version: At = None) -> dict[str, TableDef]:
     """Return all tables by full name."""
     found: dict[str, TableDef] = {}
     for space in (await journal.list(version, Kind.NAMESPACE)).names:
@@ -176,6 +181,162 @@ async def test_the_last_definition_is_damaged() -> None:
     assert [f async for f in journal.check(after=version) if isinstance(f, Finding)] == []
 
 
+# --- where the last counters have expired ----------------------------------------------------------
+
+
+async def tag(lake: Lake, journal: Journal, name: str) -> int:
+    """Give the head a tag, and return its version."""
+    pin = await journal.create_pin(None)
+    new = CreateTag(
+        name=name,
+        tag_id=lake.identities.uuid4(),
+        version=pin.version,
+        commit_id=pin.commit_id,
+        version_created_at_millis=pin.version_created_at_millis,
+        pin_path=pin.path,
+    )
+    await lake.commit(journal, new)
+    return pin.version
+
+
+async def drop_and_expire(lake: Lake, journal: Journal, *operations: Operation) -> None:
+    await lake.commit(journal, *operations)
+    await lake.commit(journal, lake.namespace(f"later{journal.head.version}"))
+    await lake.expire(below=journal.head.version)
+
+
+async def dropped_lake() -> tuple[Lake, Journal, int, int]:
+    """Make the table a.t with the tag `one`, change it twice, make the tag `two`, drop the table, and let all versions
+    expire. Return the tagged versions, and a journal that has all versions in memory."""
+    lake, journal = await one_table()
+    one = await tag(lake, journal, "one")
+    for column in ("b", "e"):
+        await lake.commit(journal, add_to("t", column))
+    await lake.commit(journal, RestoreTable(namespace="a", name="t", version=journal.head.version))
+    two = await tag(lake, journal, "two")
+    await drop_and_expire(lake, journal, DropTable(namespace="a", name="t"))
+    return lake, journal, one, two
+
+
+async def recorded_counters(journal: Journal) -> list[Found]:
+    event = await journal.event(journal.head.version)
+    operation = event.transactions[0].actions[0].operation
+    assert isinstance(operation, Undrop)
+    return [(one.next_column_id, one.sequence, one.schema_id) for one in operation.counters]
+
+
+AFTER_GAP = (1_000_004, 1_000_001, 1_000_002)
+
+
+async def test_an_undrop_leaves_a_gap_where_the_drop_has_expired() -> None:
+    lake, _, one, two = await dropped_lake()
+    journal = await lake.open()
+    await lake.commit(journal, undrop("t", one))
+    assert counters((await tables_of(journal))["a.t"]) == AFTER_GAP
+    assert await recorded_counters(journal) == [AFTER_GAP]
+    await verify(await lake.open())
+    await lake.commit(journal, add_to("t", "n"))
+    assert (await tables_of(journal))["a.t"].columns[-1].id == 1_000_004
+    await lake.commit(journal, RestoreTable(namespace="a", name="t", version=two))
+    assert counters((await tables_of(journal))["a.t"]) == (1_000_005, 1_000_002, 1_000_004)
+    await verify(await lake.open())
+
+
+async def test_a_process_that_has_expired_versions_in_memory_records_what_it_found() -> None:
+    lake, journal, one, _ = await dropped_lake()
+    await lake.commit(journal, undrop("t", one))
+    assert counters((await tables_of(journal))["a.t"]) == (4, 1, 2)
+    assert await recorded_counters(journal) == [(4, 1, 2)]
+    await verify(await lake.open())
+
+
+async def test_a_check_compares_recorded_counters_with_the_definition() -> None:
+    lake, _, one, _ = await dropped_lake()
+    journal = await lake.open()
+    await lake.commit(journal, undrop("t", one))
+    (stored,) = (await journal.load(None, [fmt.table_name("a", "t")])).objects
+    assert stored is not None
+    table = (await tables_of(journal))["a.t"]
+    wrong = msgspec.structs.replace(table, sequence=table.sequence + 1)
+    await lake.storage.put(stored.path, encode_definition(wrong, checksum=True))
+    findings = [item async for item in (await lake.open()).check() if isinstance(item, Finding)]
+    assert "corrupt_history" in {finding.kind for finding in findings}
+
+
+async def test_a_namespace_brings_its_tables_with_a_gap() -> None:
+    lake, journal = await one_table()
+    await lake.commit(journal, lake.table("a", "u"))
+    one = await tag(lake, journal, "one")
+    await lake.commit(journal, add_to("t", "b"))
+    await drop_and_expire(lake, journal, CASCADE)
+    journal = await lake.open()
+    await lake.commit(journal, Undrop(kind=Kind.NAMESPACE, namespace="a", version=one, new_namespace="a"))
+    gap = (1_000_002, 1_000_000, 1_000_000)  # no later tag tells of column b
+    assert {name: counters(table) for name, table in (await tables_of(journal)).items()} == {
+        "a.t": gap,
+        "a.u": gap,
+    }
+    assert await recorded_counters(journal) == [gap, gap]
+    await verify(await lake.open())
+
+
+async def test_a_later_tag_counts_under_any_name() -> None:
+    lake, _, one, _ = await dropped_lake()
+    journal = await lake.open()
+    await lake.commit(journal, undrop("t", one), rename("t", "u"), add_to("u", "n"))
+    await tag(lake, journal, "three")
+    await drop_and_expire(lake, journal, DropTable(namespace="a", name="u"))
+    await lake.commit(journal := await lake.open(), undrop("t", one))
+    assert counters((await tables_of(journal))["a.t"]) == (2_000_005, 2_000_001, 2_000_003)
+    await verify(await lake.open())
+
+
+async def test_of_two_writers_that_undrop_one_succeeds() -> None:
+    """The loser of the slot decides again, on what the winner left."""
+    lake, known, one, _ = await dropped_lake()
+    fresh = await lake.open()
+    answers = await asyncio.gather(
+        lake.commit(fresh, undrop("t", one)),
+        lake.commit(known, undrop("t", one, "other")),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(answer, AlpheusError) for answer in answers) == 1
+    (table,) = (await tables_of(await lake.open())).values()
+    assert [counters(table)] == await recorded_counters(await lake.open())
+    await verify(await lake.open())
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ((1, 0, 0), (4, 1, 2)),
+        ((1_000_004, 1, 0), (1_000_004, 1, 2)),
+        ((1_000_004, 1_000_001, 1_000_002), AFTER_GAP),
+        ((1_000_005, 0, 0), (4, 1, 2)),
+    ],
+)
+async def test_counters_of_a_client_count_up_to_a_gap(given: Found, after: Found) -> None:
+    lake, journal, one, _ = await dropped_lake()
+    (table,) = (await tables_of(journal, Tag("one"))).values()
+    counted = Counters(next_column_id=given[0], sequence=given[1], schema_id=given[2]).named(table.id)
+    asked = msgspec.structs.replace(undrop("t", one), counters=(counted,))
+    committed = await lake.commit(journal, asked)
+    assert counters((await tables_of(journal))["a.t"]) == after
+    assert await recorded_counters(journal) == [after]
+    event = await journal.event(committed.version)
+    assert event.transactions[0].operations_digest == operations_digest([undrop("t", one)])
+    await verify(await lake.open())
+
+
+def test_a_gap_ends_at_the_largest_values() -> None:
+    high = Counters(next_column_id=COLUMN_ID_MAX - 5, sequence=(1 << 63) - 5, schema_id=(1 << 31) - 5)
+    highest = Counters(next_column_id=COLUMN_ID_MAX, sequence=(1 << 63) - 1, schema_id=(1 << 31) - 1)
+    assert high.after_gap() == highest == highest.after_gap()
+
+
+# --- random histories ------------------------------------------------------------------------------
+
+
 def random_operation(rng: random.Random, tables: dict[str, TableDef], head: int, count: int) -> Operation:
     old, new = rng.choice(NAMES), rng.choice(NAMES)
     choice = rng.randrange(7)
@@ -219,4 +380,38 @@ async def test_whatever_happens_to_a_table(seed: int) -> None:
             continue
         undropped += sum(isinstance(operation, Undrop) for operation in operations)
     assert undropped > 4
+    await verify(await lake.open())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_expires_of_a_table(seed: int) -> None:
+    """In random histories with tags, of which everything else expires, the counters of the table are at least those in
+    the tags, and no two columns of the head and of the tags share an id."""
+    rng = random.Random(seed)
+    lake, journal = await one_table()
+    tags = {"tag": await tag(lake, journal, "tag")}
+    gaps = 0
+    for count in range(25):
+        choice, at = rng.randrange(8), rng.choice(list(tags.values()))
+        operations: list[Operation] = [add_to("t", f"c{count}")]
+        if choice == 0:
+            tags[f"tag{count}"] = await tag(lake, journal, f"tag{count}")
+        elif choice == 1:
+            operations = [RestoreTable(namespace="a", name="t", version=at)]
+        elif choice in (2, 3):
+            await drop_and_expire(lake, journal, DropTable(namespace="a", name="t"))
+            journal = await lake.open() if choice == 2 else journal
+            operations = [undrop("t", at), *operations]
+        elif choice == 4:
+            operations = [DropTable(namespace="a", name="t"), undrop("t", at)]
+        await lake.commit(journal, *operations)
+        now = (await tables_of(journal))["a.t"]
+        gaps += now.sequence > 1_000_000 * (gaps + 1)
+        names: dict[int, str] = {column.id: column.name for column in now.columns}
+        for name in tags:
+            then = (await tables_of(journal, Tag(name)))["a.t"]
+            assert all(high >= low for high, low in zip(counters(now), counters(then), strict=True))
+            for column in then.columns:
+                assert names.setdefault(column.id, column.name) == column.name, "given twice"
+    assert gaps
     await verify(await lake.open())

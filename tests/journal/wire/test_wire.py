@@ -83,6 +83,7 @@ from alpheus_journal.model.operations import (
     ReplaceTag,
     ReplaceView,
     RestoreTable,
+    TableCounters,
     Transaction,
     Undrop,
     UpdateCatalog,
@@ -218,7 +219,13 @@ OPERATIONS = (
     CommitIceberg(namespace="sales", name="ice", metadata_location="s3://b/2.json", expected="s3://b/1.json"),
     RestoreTable(namespace="sales", name="orders", version=3),
     Undrop(
-        kind=Kind.TABLE, namespace="sales", name="orders", version=3, new_namespace="sales", new_name="again"
+        kind=Kind.TABLE,
+        namespace="sales",
+        name="orders",
+        version=3,
+        new_namespace="sales",
+        new_name="again",
+        counters=(TableCounters(table_id=UUID, next_column_id=4, sequence=5, schema_id=6),),
     ),
     CreateView(
         namespace="sales",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -13,7 +13,7 @@ from alpheus_journal.execute.rules.views import rebind, unbind
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
-from alpheus_journal.model.operations import DropNamespace, RenameObject, Undrop
+from alpheus_journal.model.operations import DropNamespace, RenameObject, TableCounters, Undrop
 from alpheus_journal.workspace.checks import (
     check_tag_name,
     find_bound_views,
@@ -139,14 +139,10 @@ def _rename_alone(workspace: Workspace, operation: RenameObject, context: Contex
 def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Execution:
     """Bring objects back as they were at a version, with new definition files.
 
-    Ids stay the same, counters continue from the highest ever, and the table's old files are referenced again.
+    Ids stay the same, and the table's old files are referenced again. Counters continue from the highest that are
+    known. The operation records them where they are not those of the version, and has them when it is executed again.
     """
-    if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
-        raise InvalidInput(f"a {operation.kind.label} cannot be undropped", kind="not_supported")
-    if operation.kind is Kind.NAMESPACE and (operation.name or operation.new_name):
-        raise InvalidInput(
-            f"an undropped namespace has no object name, but {operation.name or operation.new_name!r} is given"
-        )
+    _check_undrop(operation)
     source, target = operation.source, operation.target
     fmt.check_object_name(source, context.keys)
     fmt.check_object_name(target, context.keys, creating=target != source)
@@ -167,15 +163,17 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executi
     changes = Changes(workspace, operation, context)
     returning = _find_returning(workspace, operation, source, target, stored)
     _refuse_living(workspace, operation, returning)
-    known = workspace.tables_known()
+    counters_of = _find_counters(workspace, operation, context)
+    recorded: list[TableCounters] = []
     views: list[tuple[ObjectName, ViewDef]] = []
     for count, (name, (old_name, then)) in enumerate(returning.items(), 1):
         if not count % CHILDREN_AT_ONCE_MAX:
             yield None
         definition = workspace.definition(old_name, then)
         if isinstance(definition, TableDef):
-            counters = Counters.of(definition).max(known.get(definition.id))
-            counters = counters.max(workspace.counters(operation.version, definition.id))
+            counters = counters_of(definition)
+            if counters != Counters.of(definition):
+                recorded.append(counters.named(definition.id))
             definition = _undropped_table(definition, counters)
             changes.rows_added += definition.row_count
         elif isinstance(definition, ViewDef):
@@ -184,7 +182,43 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executi
         changes.put(name, definition)
     for name, view in views:
         rebind(changes, name, None, view)
-    return changes.finish()
+    if not context.records or not (recorded or operation.counters):
+        return changes.finish()
+    recorded.sort(key=lambda one: one.table_id)
+    return changes.finish(msgspec.structs.replace(operation, counters=tuple(recorded)))
+
+
+def _check_undrop(operation: Undrop) -> None:
+    """Refuse an undrop that is invalid whatever the catalog holds. Raises InvalidInput."""
+    if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
+        raise InvalidInput(f"a {operation.kind.label} cannot be undropped", kind="not_supported")
+    if operation.kind is Kind.NAMESPACE and (operation.name or operation.new_name):
+        raise InvalidInput(
+            f"an undropped namespace has no object name, but {operation.name or operation.new_name!r} is given"
+        )
+
+
+def _find_counters(
+    workspace: Workspace, operation: Undrop, context: Context
+) -> Callable[[TableDef], Counters]:
+    """Return what finds the counters of a table that comes back with a definition of the version.
+
+    Counters that a client gives were decided by its trial, and its files follow them. They count if they are at most a
+    gap above those that are known.
+    """
+    known = workspace.tables_known()
+    given = {one.table_id: Counters.of(one) for one in operation.counters}
+
+    def counters_of(then: TableDef) -> Counters:
+        asked = given.get(then.id)
+        if asked is not None and not context.records:
+            return asked
+        highest = Counters.of(then).max(known.get(then.id))
+        highest = highest.max(workspace.counters(operation.version, then.id))
+        limit = highest.after_gap()
+        return highest.max(asked) if then.native and limit.max(asked) == limit else highest
+
+    return counters_of
 
 
 def _find_returning(

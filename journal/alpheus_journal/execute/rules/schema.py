@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from alpheus_journal.errors import Conflict, InvalidInput, NotFound
-from alpheus_journal.model.definitions import Column, TableDef, walk_columns, with_ids
+from alpheus_journal.model.definitions import COLUMN_ID_MAX, Column, TableDef, walk_columns, with_ids
 from alpheus_journal.model.operations import AddColumn, UpdateTable
 from alpheus_journal.model.type_names import type_text
 from alpheus_journal.tables.columns import check_defaults, check_types
@@ -20,7 +20,6 @@ from alpheus_journal.workspace.checks import check_properties, check_text
 
 COLUMNS_MAX = 10_000
 COLUMN_DEPTH_MAX = 32
-COLUMN_ID_MAX = (1 << 31) - 1  # Parquet's
 
 WIDER = {
     "INT2": ("INT4", "INT8"),
