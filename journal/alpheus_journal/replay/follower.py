@@ -621,16 +621,26 @@ class Follower:
         """Find the oldest version that is not a tombstone.
 
         Tombstones are the lowest versions without a gap, so halving finds the version. A correct hint saves the
-        search.
+        search. The version is above the known head if that one has expired, too.
         """
         hint = await self.log.hint(fmt.OLDEST_HINT)
-        low, high = 0, self.head.version
+        high = self.head.version
         if hint is not None and hint <= high and await self._is_kept(hint):
             if hint == 0 or not await self._is_kept(hint - 1):
                 return hint
             high = hint
         if await self._is_kept(0):
             return 0
+        found = await self._first_kept(0, high)
+        if found == self.head.version and not await self._is_kept(found):
+            low, high = found, found
+            while not await self._is_kept(high):
+                low, high = high + 1, 2 * high + 1
+            found = await self._first_kept(low, high)
+        return found
+
+    async def _first_kept(self, low: int, high: int) -> int:
+        """Find, by halving, the first version in a range that is not a tombstone. Without one return `high`."""
         while low < high:
             middle = (low + high) // 2
             if await self._is_kept(middle):

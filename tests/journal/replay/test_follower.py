@@ -513,6 +513,22 @@ async def test_the_oldest_version_is_found_whatever_the_hint_says(hint: str | No
     assert (error.oldest, error.hint) == (6, "the oldest version that is kept is 6")
 
 
+@pytest.mark.parametrize("below", [5, 6, 7, 14])
+@pytest.mark.parametrize("hinted", [False, True])
+async def test_the_oldest_version_is_found_where_the_known_head_has_expired(below: int, hinted: bool) -> None:
+    lake, _ = await lake_with(5)
+    idle = (await lake.open()).follower
+    journal = await lake.open()
+    for number in range(9):
+        await lake.commit(journal, lake.namespace(f"late{number}"))
+    await lake.expire(below=below)
+    if hinted:
+        await lake.storage.put(fmt.OLDEST_HINT, str(below).encode())
+    assert idle.head.version < below or below == 5
+    error = await raises(Expired, idle.root(2))
+    assert (error.oldest, error.hint) == (below, f"the oldest version that is kept is {below}")
+
+
 async def test_nothing_has_expired_and_a_hint_says_so() -> None:
     lake, journal = await lake_with(4)
     assert await (await lake.open()).follower.oldest() == 0
