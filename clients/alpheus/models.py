@@ -71,7 +71,7 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     txn_ttl: timedelta = timedelta(milliseconds=fmt.TXN_TTL_MILLIS_DEFAULT)
     """How long a saved transaction lasts from its begin."""
     isolation: str = "snapshot"
-    """Of transactions that name none, "snapshot" or "serializable"."""
+    """The isolation of transactions that name none: "snapshot" or "serializable"."""
     format_revision: int = 1
     """The revision of the format in which new versions are written."""
     unverified_since: datetime | None = None

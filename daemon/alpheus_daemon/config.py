@@ -442,22 +442,21 @@ def _bad(origin: str, reason: str, hint: str = "") -> InvalidInput:
 def _check(config: Config, origins: Mapping[str, str]) -> None:
     """Refuse settings that contradict each other, which types and bounds cannot express."""
 
-    def origin(name: str) -> str:
-        return origins.get(name, flag_name(name))
-
     if config.url.partition("://")[0].lower() in ("grpc", "grpcs", "unix"):
         raise _bad(
-            origin("url"),
+            _origin("url", origins),
             f"{redact_url(config.url)} names a daemon, but a daemon serves storage",
             "pass the URL of the storage as the argument; ALPHEUS_CATALOG is the clients' variable, too",
         )
     if config.log_level not in LEVELS:
-        raise _bad(origin("log_level"), f"{config.log_level!r} is not one of {', '.join(LEVELS)}")
+        raise _bad(_origin("log_level", origins), f"{config.log_level!r} is not one of {', '.join(LEVELS)}")
     if config.log_format not in FORMATS:
-        raise _bad(origin("log_format"), f"{config.log_format!r} is not one of {', '.join(FORMATS)}")
+        raise _bad(
+            _origin("log_format", origins), f"{config.log_format!r} is not one of {', '.join(FORMATS)}"
+        )
     if config.poll_interval_min_ms > config.poll_interval_max_ms:
         raise _bad(
-            origin("poll_interval_min_ms"),
+            _origin("poll_interval_min_ms", origins),
             f"{config.poll_interval_min_ms} is above --poll-interval-max-ms {config.poll_interval_max_ms}",
         )
     for name in ("poll_interval_min_ms", "poll_interval_max_ms"):
@@ -469,17 +468,17 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
             )
     if config.queue_bytes_max < config.request_bytes_max:
         raise _bad(
-            origin("queue_bytes_max"),
+            _origin("queue_bytes_max", origins),
             f"{config.queue_bytes_max} is below --request-bytes-max {config.request_bytes_max}",
         )
     if config.requests_bytes_max < config.request_bytes_max:
         raise _bad(
-            origin("requests_bytes_max"),
+            _origin("requests_bytes_max", origins),
             f"{config.requests_bytes_max} is below --request-bytes-max {config.request_bytes_max}",
         )
     if config.cache_dir and not os.path.isdir(config.cache_dir):
         raise _bad(
-            origin("cache_dir"),
+            _origin("cache_dir", origins),
             f"{config.cache_dir!r} is not a folder",
             "make the folder, or leave the setting out",
         )
@@ -487,49 +486,56 @@ def _check(config: Config, origins: Mapping[str, str]) -> None:
     _check_listeners(config, origins)
     if config.trace_endpoint and not re.match(r"https?://[^/\[\]]", config.trace_endpoint):
         raise _bad(
-            origin("trace_endpoint"), "it is not the URL of a collector", "for example http://127.0.0.1:4317"
+            _origin("trace_endpoint", origins),
+            "it is not the URL of a collector",
+            "for example http://127.0.0.1:4317",
         )
 
 
-def _check_schedules(config: Config, origins: Mapping[str, str]) -> None:
-    def origin(name: str) -> str:
-        return origins.get(name, flag_name(name))
+def _origin(name: str, origins: Mapping[str, str]) -> str:
+    """Return where a setting was given, for an error; its flag where nobody gave it."""
+    return origins.get(name, flag_name(name))
 
+
+def _check_schedules(config: Config, origins: Mapping[str, str]) -> None:
     try:
         parse_rules(config.tag_rules)
     except InvalidInput as error:
-        raise _bad(origin("tag_rules"), error.message, error.hint) from None
+        raise _bad(_origin("tag_rules", origins), error.message, error.hint) from None
     for name, (lowest, highest) in SPANS.items():
         text = getattr(config, name)
         span = parse_span(text)
         if text == "" and name.endswith("_every"):
             continue
         if span is None:
-            raise _bad(origin(name), f"{text[:40]!r} is not a time", "for example 7d, 12h or 1d12h")
+            raise _bad(_origin(name, origins), f"{text[:40]!r} is not a time", "for example 7d, 12h or 1d12h")
         if not lowest <= span <= highest:
-            raise _bad(origin(name), f"{text} is out of range", f"give {lowest} to {highest.days} days")
+            raise _bad(
+                _origin(name, origins), f"{text} is out of range", f"give {lowest} to {highest.days} days"
+            )
 
 
 def _check_listeners(config: Config, origins: Mapping[str, str]) -> None:
-    def origin(name: str) -> str:
-        return origins.get(name, flag_name(name))
-
     for name in ("listen", "metrics_listen"):
         address = getattr(config, name)
         if name == "metrics_listen" and not address:
             continue
-        _, port = parse_listen(address, origin(name))
+        _, port = parse_listen(address, _origin(name, origins))
         if name == "metrics_listen" and port < 0:
-            raise _bad(origin(name), f"{redact_url(address)} is a socket file", "for example 127.0.0.1:9464")
+            raise _bad(
+                _origin(name, origins),
+                f"{redact_url(address)} is a socket file",
+                "for example 127.0.0.1:9464",
+            )
         if not config.allow_plaintext and not is_local(address):
             raise _bad(
-                origin(name),
+                _origin(name, origins),
                 f"{redact_url(address)} is not loopback, and connections are not encrypted",
                 "listen on 127.0.0.1 or a unix:// socket, or add --allow-plaintext",
             )
     if config.metrics_listen and _overlap(config.listen, config.metrics_listen):
         raise _bad(
-            origin("metrics_listen"),
+            _origin("metrics_listen", origins),
             f"{config.metrics_listen} is taken by --listen {config.listen}",
             "use two ports, for example 7480 and 9464",
         )

@@ -123,10 +123,7 @@ class TagUpkeep:
             create = CreateTag(
                 name=name,
                 tag_id=self._identities.uuid4(),
-                version=pin.version,
-                commit_id=pin.commit_id,
-                version_created_at_millis=pin.version_created_at_millis,
-                pin_path=pin.path,
+                **pin.tag_fields,
                 properties={PROPERTY: rule.kind},
             )
             await self._send([create], begin)

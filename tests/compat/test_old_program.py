@@ -69,12 +69,12 @@ class OldProgram:
         self._process.stdin.write(json.dumps({"be": expression} | ({"let": name} if name else {})) + "\n")
         self._process.stdin.flush()
 
-    def value(self, expression: str, name: str = "") -> Any:
+    def evaluate(self, expression: str, name: str = "") -> Any:
         answer = self.ask(expression, name)
         assert "error" not in answer, answer
         return answer["value"]
 
-    def refused(self, expression: str) -> str:
+    def expect_refusal(self, expression: str) -> str:
         """Return the kind of the error."""
         answer = self.ask(expression)
         assert "error" in answer, answer
@@ -100,7 +100,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, old: OldProgram) -> str:
     if request.param == "disk":
         return f"file://{tmp_path}/lake"
     server: S3Server = request.getfixturevalue("s3_server")
-    old.value(f"__import__('os').environ.update({server.environment!r})")
+    old.evaluate(f"__import__('os').environ.update({server.environment!r})")
     return server.url()
 
 
@@ -116,26 +116,28 @@ def retire(catalog: alpheus.Catalog) -> None:
 
 
 def test_an_old_writer_never_crosses_a_fence(old: OldProgram, url: str) -> None:
-    old.value(f"alpheus.create({url!r})", "lake")
+    old.evaluate(f"alpheus.create({url!r})", "lake")
     for name in ("create_namespace('a')", "create_table('a.t', pa.table({'id': [1]}))"):
         old.ask(f"lake.{name} and None")
     old.ask("lake.overwrite('a.t', pa.table({'id': [2]})) and None")
-    held = old.value("lake.version()")
-    old.value("lake.at(None, lease=True)", "leased")
-    old.value("lake.overwrite('a.t', pa.table({'id': [3]})) and None")
-    old.value("lake.transaction().__enter__()", "tx")
-    old.value("tx.append('a.t', pa.table({'id': [4]})) and None")
+    held = old.evaluate("lake.version()")
+    old.evaluate("lake.at(None, lease=True)", "leased")
+    old.evaluate("lake.overwrite('a.t', pa.table({'id': [3]})) and None")
+    old.evaluate("lake.transaction().__enter__()", "tx")
+    old.evaluate("tx.append('a.t', pa.table({'id': [4]})) and None")
 
     with alpheus.connect(url) as catalog:
         assert catalog.info().format_revision == 1
         assert ids_of(catalog) == [3]
         retire(catalog)
         assert catalog.info().format_revision == 2
-        assert old.refused("tx.__exit__(None, None, None)") == "newer_format"
-        assert old.refused("lake.append('a.t', pa.table({'id': [5]}))") == "newer_format"
-        assert old.refused("lake.read('a.t').num_rows") == "newer_format"
-        assert old.refused(f"alpheus.connect({url!r})") == "newer_format"
-        assert old.value("leased.read('a.t').to_pydict()") == {"id": [2]}, f"the lease keeps version {held}"
+        assert old.expect_refusal("tx.__exit__(None, None, None)") == "newer_format"
+        assert old.expect_refusal("lake.append('a.t', pa.table({'id': [5]}))") == "newer_format"
+        assert old.expect_refusal("lake.read('a.t').num_rows") == "newer_format"
+        assert old.expect_refusal(f"alpheus.connect({url!r})") == "newer_format"
+        assert old.evaluate("leased.read('a.t').to_pydict()") == {"id": [2]}, (
+            f"the lease keeps version {held}"
+        )
         assert ids_of(catalog) == [3]
         assert not catalog.admin.check().findings
         catalog.create_namespace("b")
@@ -147,24 +149,24 @@ def test_what_an_old_writer_committed_in_the_race_stays(old: OldProgram, url: st
 
     Where the slot of its last commit expired before it looked, the old program does not know who took the slot.
     """
-    old.value(f"alpheus.connect({url!r}, create=True, timeout=3)", "lake")
+    old.evaluate(f"alpheus.connect({url!r}, create=True, timeout=3)", "lake")
     old.ask("lake.create_namespace('a') and None")
     old.ask("lake.create_table('a.t', pa.table({'id': [0]})) and None")
-    old.value("[0]", "done")
+    old.evaluate("[0]", "done")
     forever = "[done.append(n) for n in range(1, 10**9) if lake.append('a.t', pa.table({'id': [n]})) or True]"
     old.begin(forever)
     with alpheus.connect(url) as catalog:
         while catalog.version() < 8:  # each question reads the head
             pass
         retire(catalog)
-        answer, done = old.finish(), old.value("done")
+        answer, done = old.finish(), old.evaluate("done")
         kept = ids_of(catalog)
         assert len(done) >= 6
         if answer["error"] == "OutcomeUnknown":
             assert kept in (done, [*done, len(done)])
         else:
             assert (answer["kind"], kept) == ("newer_format", done)
-        assert old.refused("lake.version()") == "newer_format"
+        assert old.expect_refusal("lake.version()") == "newer_format"
         catalog.admin.collect(minimum_age=0, allow_short=True)
         assert ids_of(catalog) == kept
         assert not catalog.admin.check().findings

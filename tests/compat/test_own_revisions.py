@@ -278,25 +278,22 @@ async def write_tags(writing: Writing) -> None:
     """Write tags of early versions, one of each change of a tag, a place for data elsewhere, and a fence."""
     lake = writing.lake
 
-    async def pinned(version: int) -> dict[str, Any]:
+    async def pin_version(version: int) -> dict[str, Any]:
         pin = await writing.journal.create_pin(version)
         return {
-            "version": pin.version,
-            "commit_id": pin.commit_id,
-            "version_created_at_millis": pin.version_created_at_millis,
-            "pin_path": pin.path,
+            **pin.tag_fields,
         }
 
     def new(name: str, **fields: Any) -> CreateTag:
         return CreateTag(name=name, tag_id=lake.identities.uuid4(), **fields)
 
     await writing.commit(
-        new("first", **await pinned(1)),
-        new("größe-1", properties={"owner": "ana"}, message="all names", **await pinned(2)),
-        new("passing", expire_at_millis=1_800_000_000_000, **await pinned(3)),
-        new("moving", **await pinned(1)),
+        new("first", **await pin_version(1)),
+        new("größe-1", properties={"owner": "ana"}, message="all names", **await pin_version(2)),
+        new("passing", expire_at_millis=1_800_000_000_000, **await pin_version(3)),
+        new("moving", **await pin_version(1)),
     )
-    await writing.commit(ReplaceTag(name="moving", **await pinned(4)), DropTag(name="passing"))
+    await writing.commit(ReplaceTag(name="moving", **await pin_version(4)), DropTag(name="passing"))
     await writing.commit(
         RenameObject(kind=Kind.TAG, namespace="", name="first", new_namespace="", new_name="begin")
     )

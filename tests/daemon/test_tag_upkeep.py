@@ -76,10 +76,7 @@ class Kept:
         operation = CreateTag(
             name=name,
             tag_id=self.lake.identities.uuid4(),
-            version=pin.version,
-            commit_id=pin.commit_id,
-            version_created_at_millis=pin.version_created_at_millis,
-            pin_path=pin.path,
+            **pin.tag_fields,
             **fields,
         )
         await self.lake.commit(self.journal, operation)
@@ -167,10 +164,7 @@ async def test_a_tag_that_is_replaced_meanwhile_is_not_deleted() -> None:
     pin = await kept.journal.create_pin(None)
     replace = ReplaceTag(
         name="mine",
-        version=pin.version,
-        commit_id=pin.commit_id,
-        version_created_at_millis=pin.version_created_at_millis,
-        pin_path=pin.path,
+        **pin.tag_fields,
     )
     await kept.lake.commit(kept.journal, replace)  # the daemon has not seen it yet
     kept.lake.clock.millis = START + 2 * HOUR

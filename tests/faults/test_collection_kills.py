@@ -97,10 +97,7 @@ class Writer:
             CreateTag(
                 name=name,
                 tag_id=self._lake.identities.uuid4(),
-                version=pin.version,
-                commit_id=pin.commit_id,
-                version_created_at_millis=pin.version_created_at_millis,
-                pin_path=pin.path,
+                **pin.tag_fields,
             ),
         )
 

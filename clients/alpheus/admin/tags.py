@@ -27,13 +27,7 @@ NAMES_AT_ONCE = 1000
 
 async def pin_fields(session: Session, at: At) -> dict[str, Any]:
     """Pin a version. Return the fields of `SetTag` that name it."""
-    pinned = await session.call("pin a version", lambda: session.access.create_pin(at))
-    return {
-        "version": pinned.version,
-        "commit_id": pinned.commit_id,
-        "version_created_at_millis": pinned.version_created_at_millis,
-        "pin_path": pinned.path,
-    }
+    return (await session.call("pin a version", lambda: session.access.create_pin(at))).tag_fields
 
 
 class AsyncTags:

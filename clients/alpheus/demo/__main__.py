@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import queue
@@ -336,7 +337,8 @@ def retire(stage: Stage, loads: dict[int, int]) -> bool:
         # The jobs may still need the last load, and so hold it back.
         verdicts = [
             _report(
-                f"old versions expired up to version {oldest - 1}", oldest > max(_but_last(loads), default=0)
+                f"old versions expired up to version {oldest - 1}",
+                oldest > max(sorted(loads.values())[:-1], default=0),
             )
         ]
         for month in sorted(set(loads) - set(dropped)):
@@ -351,12 +353,13 @@ def retire(stage: Stage, loads: dict[int, int]) -> bool:
     return all(verdicts)
 
 
-def _but_last(loads: dict[int, int]) -> list[int]:
-    return sorted(loads.values())[:-1]
+@functools.cache
+def _read_months() -> Any:
+    return data.read("flights")["month"]
 
 
 def _rows_until(month: int) -> int:
-    months: Any = data.read("flights")["month"]
+    months = _read_months()
     return int(pc.sum(pc.cast(pc.less_equal(months, month), pa.int64())).as_py())
 
 

@@ -99,15 +99,19 @@ class _Run:
 
     async def list_candidates(self, cutoff_millis: int, *, dry_run: bool) -> None:
         storage = self._log.storage
-        owner = await read_owner(
-            storage
-        )  # a program that could not reach the storage may have made the prefix a root
-        if owner not in ("", self._follower.catalog_id):
-            self._foreign[storage.url] = owner
+        # A program that could not reach the storage may have made the prefix another catalog's root.
+        is_foreign = self._note_owner(storage.url, await read_owner(storage))
         for folder in fmt.COLLECTED_FOLDERS:
-            if folder != DATA_FOLDER or storage.url not in self._foreign:
+            if folder != DATA_FOLDER or not is_foreign:
                 await self._list(storage, folder, cutoff_millis, self.candidates.own)
         await self._list_roots(cutoff_millis, dry_run=dry_run)
+
+    def _note_owner(self, url: str, owner: str) -> bool:
+        """Return whether a place belongs to another catalog, and remember it then. An empty owner is none."""
+        if owner in ("", self._follower.catalog_id):
+            return False
+        self._foreign[url] = owner
+        return True
 
     async def _list_roots(self, cutoff_millis: int, *, dry_run: bool) -> None:
         """List the data roots, those of dropped namespaces too.
@@ -130,8 +134,7 @@ class _Run:
                 owner = (
                     await read_owner(store) if dry_run else await claim_root(store, self._follower.catalog_id)
                 )
-                if owner not in ("", self._follower.catalog_id):
-                    self._foreign[url] = owner
+                if self._note_owner(url, owner):
                     continue
                 await self._list(store, DATA_FOLDER, cutoff_millis, found, tables=tables)
             except (NotFound, Unavailable, Denied, InvalidInput) as error:

@@ -6,7 +6,7 @@ processes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -96,6 +96,16 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     commit_id: str
     version_created_at_millis: int
+
+    @property
+    def tag_fields(self) -> dict[str, Any]:
+        """The fields of an operation on a tag (`SetTag`) that name the version."""
+        return {
+            "version": self.version,
+            "commit_id": self.commit_id,
+            "version_created_at_millis": self.version_created_at_millis,
+            "pin_path": self.path,
+        }
 
 
 class Damage(msgspec.Struct, frozen=True):

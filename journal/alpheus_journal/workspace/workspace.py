@@ -59,7 +59,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
             schema_id=max(self.schema_id, other.schema_id),
         )
 
-    def named(self, table_id: str) -> TableCounters:
+    def record_for(self, table_id: str) -> TableCounters:
         """Return the counters with the id of their table, for a recorded operation."""
         return TableCounters(
             table_id=table_id,

@@ -190,10 +190,7 @@ async def tag(lake: Lake, journal: Journal, name: str) -> int:
     new = CreateTag(
         name=name,
         tag_id=lake.identities.uuid4(),
-        version=pin.version,
-        commit_id=pin.commit_id,
-        version_created_at_millis=pin.version_created_at_millis,
-        pin_path=pin.path,
+        **pin.tag_fields,
     )
     await lake.commit(journal, new)
     return pin.version
@@ -318,7 +315,7 @@ async def test_of_two_writers_that_undrop_one_succeeds() -> None:
 async def test_counters_of_a_client_count_up_to_a_gap(given: Found, after: Found) -> None:
     lake, journal, one, _ = await dropped_lake()
     (table,) = (await tables_of(journal, Tag("one"))).values()
-    counted = Counters(next_column_id=given[0], sequence=given[1], schema_id=given[2]).named(table.id)
+    counted = Counters(next_column_id=given[0], sequence=given[1], schema_id=given[2]).record_for(table.id)
     asked = msgspec.structs.replace(undrop("t", one), counters=(counted,))
     committed = await lake.commit(journal, asked)
     assert counters((await tables_of(journal))["a.t"]) == after

@@ -54,10 +54,7 @@ async def tagged_lake(count: int = 4) -> tuple[Lake, Journal]:
 def set_to(pin: Pin, name: str = "v", **fields: Any) -> dict[str, Any]:
     return {
         "name": name,
-        "version": pin.version,
-        "commit_id": pin.commit_id,
-        "version_created_at_millis": pin.version_created_at_millis,
-        "pin_path": pin.path,
+        **pin.tag_fields,
     } | fields
 
 

@@ -79,10 +79,7 @@ async def commit_rows(lake: Lake, journal: Journal, name: fmt.ObjectName = T, **
 async def tag(lake: Lake, journal: Journal, name: str, version: int) -> None:
     pin = await journal.create_pin(version)
     fields: dict[str, Any] = {
-        "version": pin.version,
-        "commit_id": pin.commit_id,
-        "version_created_at_millis": pin.version_created_at_millis,
-        "pin_path": pin.path,
+        **pin.tag_fields,
     }
     there = (await journal.load(None, [fmt.tag_name(name)])).objects[0] is not None
     operation = (

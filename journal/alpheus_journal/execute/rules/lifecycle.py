@@ -173,7 +173,7 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executi
         if isinstance(definition, TableDef):
             counters = counters_of(definition)
             if counters != Counters.of(definition):
-                recorded.append(counters.named(definition.id))
+                recorded.append(counters.record_for(definition.id))
             definition = _undropped_table(definition, counters)
             changes.rows_added += definition.row_count
         elif isinstance(definition, ViewDef):
