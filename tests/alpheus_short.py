@@ -52,6 +52,9 @@ CASES: dict[str, tuple[str, ...]] = {
         "[LoseReply(hang=False)]",
         "[CutBefore()]",
     ),
+    "tests/clients/spark/test_spark_changes.py::test_a_key_of_each_type_matches_as_in_the_library": (
+        "DOUBLE",
+    ),
     "tests/clients/test_catalog.py::test_a_forked_child": ("direct",),
     "tests/clients/test_catalog.py::test_an_interrupt_ends_the_wait": ("remote",),
     "tests/clients/test_catalog.py::test_programs_are_started_while_calls_run": ("remote",),

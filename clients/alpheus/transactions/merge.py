@@ -174,25 +174,7 @@ class Merge(RowVerb):
     def predicate(self) -> Predicate | None:
         if len(self._hit) > KEYS_MAX:
             return None
-        parts = [
-            _values(key, array.take(self._hit)) for key, array in zip(self.needed, self._keys, strict=True)
-        ]
-        if len(parts) == 1:
-            return one_of(self.needed[0], parts[0])
-        varying = [index for index, values in enumerate(parts) if len(set(map(repr, values))) > 1]
-        if len(varying) <= 1:
-            return all_of(
-                *(
-                    one_of(key, values if index in varying else values[:1])
-                    for index, (key, values) in enumerate(zip(self.needed, parts, strict=True))
-                )
-            )
-        return any_of(
-            *(
-                And(tuple(compare(key, "=", value) for key, value in zip(self.needed, row, strict=True)))
-                for row in zip(*parts, strict=True)
-            )
-        )
+        return keys_predicate(self.needed, [array.take(self._hit) for array in self._keys])
 
     def inserted_rows(self) -> Iterator[pa.RecordBatch]:
         if self._unmatched != "insert":
@@ -211,17 +193,33 @@ class Merge(RowVerb):
         parts = [array.take(with_key) for array in self._keys]
         if len(with_key) <= KEYS_MAX:
             exact = all_of(
-                *(one_of(key, _values(key, array)) for key, array in zip(self.needed, parts, strict=True))
+                *(one_of(key, key_values(key, array)) for key, array in zip(self.needed, parts, strict=True))
             )
             if _is_small(exact):
                 return exact
+        return keys_range(self.needed, parts)
+
+
+def keys_predicate(keys: Sequence[Column], found: Sequence[pa.Array]) -> Predicate:
+    """Return a predicate that is TRUE for exactly the rows with one of the keys. `found` has an array for each column
+    of the key, in which no value is NULL."""
+    parts = [key_values(key, array) for key, array in zip(keys, found, strict=True)]
+    if len(parts) == 1:
+        return one_of(keys[0], parts[0])
+    varying = [place for place, values in enumerate(parts) if len(set(map(repr, values))) > 1]
+    if len(varying) <= 1:
         return all_of(
             *(
-                term
-                for key, array in zip(self.needed, parts, strict=True)
-                for term in _range(key, _plain(key, array))
+                one_of(key, values if place in varying else values[:1])
+                for place, (key, values) in enumerate(zip(keys, parts, strict=True))
             )
         )
+    return any_of(
+        *(
+            And(tuple(compare(key, "=", value) for key, value in zip(keys, row, strict=True)))
+            for row in zip(*parts, strict=True)
+        )
+    )
 
 
 def _is_small(predicate: Predicate) -> bool:
@@ -232,14 +230,19 @@ def _is_small(predicate: Predicate) -> bool:
     return True
 
 
-def _range(key: Column, array: pa.Array) -> Iterator[Predicate]:
-    order = pc.sort_indices(array)
-    low, high = _values(key, array.take(order[:1])), _values(key, array.take(order[-1:]))
-    yield compare(key, ">=", low[0])
-    yield compare(key, "<=", high[0])
+def keys_range(keys: Sequence[Column], found: Sequence[pa.Array]) -> Predicate:
+    """Return a predicate that is TRUE for the rows with one of the keys, and for others between them. `found` is as
+    for `keys_predicate`, and not empty."""
+    terms: list[Predicate] = []
+    for key, array in zip(keys, found, strict=True):
+        plain = _plain(key, array)
+        order = pc.sort_indices(plain)
+        [low, high] = key_values(key, plain.take(pa.array([order[0].as_py(), order[-1].as_py()])))
+        terms += [compare(key, ">=", low), compare(key, "<=", high)]
+    return all_of(*terms)
 
 
-def _values(column: Column, array: pa.Array) -> list[Any]:
+def key_values(column: Column, array: pa.Array) -> list[Any]:
     """The values in the form that predicates take."""
     if column.type == "DATE":
         return list(array.cast(pa.int32()).to_pylist())

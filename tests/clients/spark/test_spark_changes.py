@@ -184,7 +184,7 @@ def test_merges(lake: SparkCatalog) -> None:
         return sorted(rows, key=str)
 
     twice: list[Row] = [{"a": 1, "b": "y", "v": 5}, {"a": 1, "b": "y", "v": 6}]
-    with pytest.raises(InvalidInput, match=r"'1'.*appears twice"):
+    with pytest.raises(InvalidInput, match=r"'1'.*occurs twice"):
         lake.merge("s.m", frame(lake, twice, columns), on=["a", "b"])
     source: list[Row] = [
         {"a": 1, "b": "y", "v": 1},
@@ -214,6 +214,50 @@ def test_merges(lake: SparkCatalog) -> None:
     lake.merge("s.m", many, "a", matched="delete", unmatched="ignore")
     assert content() == sorted([row for row in expected if row[0] is None or row[0] < 3], key=str)
     assert not lake.catalog.load_table("s.m").definition.delete_predicates
+    with pytest.raises(InvalidInput, match=r"a='9'.*occurs twice"):
+        lake.merge("s.m", many.where("a > 5").unionAll(many.where("a = 9")), "a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("DOUBLE", ["NaN", "-0.0", "1.5", "-Infinity"]),
+        ("FLOAT", ["NaN", "0.0", "0.1"]),
+        ("DECIMAL(6,2)", ["0.10", "-9999.99", "7"]),
+        ("DATE", ["1582-10-04", "1970-01-01", "9999-12-31"]),
+        ("TIMESTAMP", ["1582-10-04 23:59:59.999999", "2026-03-29 02:30:00"]),
+        ("TIMESTAMP_NTZ", ["0001-01-01 00:00:00", "2026-03-29 02:30:00.000001"]),
+        ("BINARY", ["", "a", "\u00e9"]),
+        ("BOOLEAN", ["true"]),
+        ("SMALLINT", ["-32768", "0"]),
+        ("STRING", ["", "a ", "it's", "\u00e9"]),
+    ],
+)
+def test_a_key_of_each_type_matches_as_in_the_library(
+    lake: SparkCatalog, kind: str, values: list[str]
+) -> None:
+    """The rows of one table are merged by Spark, and those of another by the library. One key matches nothing."""
+    before = lake.spark.createDataFrame([(value, 0) for value in [*values, None]], "k STRING, v INT")
+    source = lake.spark.createDataFrame([(value, 1) for value in [*values[:-1], None]], "k STRING, v INT")
+    before, source = (df.select(f.col("k").cast(kind).alias("k"), "v").coalesce(1) for df in (before, source))
+    if kind in ("DOUBLE", "FLOAT"):
+        source = source.withColumn("k", f.when(f.col("k") != 0, f.col("k")).otherwise(-f.col("k")))
+    for name in ("s.spark", "s.library"):
+        lake.create_table(name, f"k {kind}, v INT")
+        lake.append(name, before)
+    head = lake.catalog.version()
+    lake.merge("s.spark", source, "k")
+    lake.catalog.merge("s.library", source.toArrow(), on=["k"])
+    spark_rows, library_rows = (
+        sorted(map(str, lake.read(name).collect())) for name in ("s.spark", "s.library")
+    )
+    assert spark_rows == library_rows
+    assert sum("v=1" in row for row in spark_rows) == len(values)
+    feeds = [
+        sorted(map(str, lake.changes(name, after=head).select("k", "v", "_change_type").collect()))
+        for name in ("s.spark", "s.library")
+    ]
+    assert feeds[0] == feeds[1]
 
 
 def test_a_source_that_is_never_the_same_is_run_once(lake: SparkCatalog) -> None:

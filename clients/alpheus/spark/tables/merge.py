@@ -12,15 +12,23 @@ from pyspark.sql import functions as f
 
 from alpheus.spark.files.schemas import check_texts, quoted
 from alpheus.spark.files.writes import Staged
-from alpheus.spark.tables.row_changes import Hits, Match, Rows, check_updated, is_small
-from alpheus.transactions.merge import KEYS_MAX, Matched, Unmatched, check_choices
-from alpheus.transactions.merge import _values as values_of
+from alpheus.spark.tables.row_changes import Hits, Match, Rows, check_updated, is_small, where_match
+from alpheus.transactions.merge import (
+    KEYS_MAX,
+    KeyIndex,
+    Matched,
+    Unmatched,
+    check_choices,
+    key_values,
+    keys_predicate,
+    keys_range,
+)
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.predicate import FALSE, And, Predicate, all_of, any_of, compare, one_of
+from alpheus_journal.predicate import FALSE, Or, Predicate, all_of, compare
 from alpheus_journal.tables.data_file import DataFile
 
 _KEY = "_alpheus_key_"
@@ -65,11 +73,11 @@ class _Merge:
         self._matched = matched
         self._unmatched = unmatched
         self._source = rows.read_back(aside, given)
+        self._row_count = sum(file.row_count for file in aside)
 
     def run(self, mode: Mode | None) -> None:
-        count = self._count_keys()
-        match = self._match(count)
-        hits = self._rows.find_hits(match) if count else Hits()
+        match = self._match()
+        hits = self._rows.find_hits(match) if match.sought != FALSE else Hits()
         came: list[tuple[Staged, str]] = []
         if self._matched == "update" and hits.files:
             updated = self._rows.stage(self._updated_rows(hits))
@@ -95,6 +103,30 @@ class _Merge:
         """Return the rows of the source that have a key, with no NULL in any part of it."""
         return self._source.where(" AND ".join(f"{name} IS NOT NULL" for name in self._names()))
 
+    def _match(self) -> Match:
+        """Return the match of the rows with a key of the source. Raises InvalidInput that names a duplicate key."""
+        found = self._read_keys()
+        if found is None:
+            return self._joined(self._bounds(), None)
+        if not len(found[0]):
+            return where_match(FALSE, self._rows.table.columns)
+        exact = keys_predicate(self._keys, found)
+        if not is_small(exact):
+            return self._joined(keys_range(self._keys, found), None)
+        if isinstance(exact, Or):  # to compile so many comparisons would cost Spark more than a join
+            return self._joined(exact, exact)
+        return where_match(exact, self._rows.table.columns)
+
+    def _read_keys(self) -> list[pa.Array] | None:
+        """Return each column of the keys, or None if there are more than KEYS_MAX keys. Raises InvalidInput that names
+        a duplicate key."""
+        if self._row_count > KEYS_MAX and self._count_keys() > KEYS_MAX:
+            return None
+        table = self._with_key().select(*self._names()).toArrow()
+        found = [column.combine_chunks() for column in table.columns]
+        KeyIndex(self._keys, found)  # refuses a duplicate key
+        return found
+
     def _count_keys(self) -> int:
         """Return the number of keys. Raises InvalidInput that names a duplicate key."""
         grouped = self._with_key().groupBy(*self._names()).agg(f.count(f.lit(1)).alias(_COUNT))
@@ -104,52 +136,47 @@ class _Merge:
         if twice is not None:
             key = ", ".join(f"{name}={str(value)[:80]!r}" for name, value in twice.asDict().items())
             raise InvalidInput(
-                f"the key {key} appears twice in the data to merge",
+                f"the key {key} occurs twice in the data to merge",
                 kind="bad_data",
                 hint="keep one row of each key, for example the newest",
             )
         return int(count)
 
-    def _match(self, count: int) -> Match:
-        keys = self._with_key().select(
-            *[f.col(name).alias(f"{_KEY}{place}") for place, name in enumerate(self._names())]
-        )
-        exact, sought = self._predicates(count)
-
-        def chosen(df: DataFrame) -> DataFrame:
-            return df.join(keys, self._same_key(df, keys), "left_semi")
-
-        def others(df: DataFrame) -> DataFrame:
-            return df.join(keys, self._same_key(df, keys), "left_anti")
-
-        return Match(sought=sought, chosen=chosen, others=others, predicate=exact)
-
-    def _same_key(self, df: DataFrame, keys: DataFrame) -> SparkColumn:
-        same = [df[name] == keys[f"{_KEY}{place}"] for place, name in enumerate(self._names())]
-        return functools.reduce(lambda one, other: one & other, same)
-
-    def _predicates(self, count: int) -> tuple[Predicate | None, Predicate]:
-        """Return (exact, sought): predicates that are TRUE for the rows with a key of the source. `sought` may be TRUE
-        for others, too. `exact` is None when it would be too large to store."""
-        if not count:
-            return FALSE, FALSE
-        names = self._names()
-        if count <= KEYS_MAX:
-            table = self._with_key().select(*names).toArrow()
-            found = [values_of(key, column) for key, column in zip(self._keys, table.columns, strict=True)]
-            exact = _exact(self._keys, found)
-            if is_small(exact):
-                return exact, exact
+    def _bounds(self) -> Predicate:
+        """Return a predicate that is TRUE for the rows with a key of the source, and for others between them."""
         bounds = self._with_key().agg(
-            *[f.min(name).alias(f"{place}_low") for place, name in enumerate(names)],
-            *[f.max(name).alias(f"{place}_high") for place, name in enumerate(names)],
+            *[
+                end(name).alias(f"{place}_{end.__name__}")
+                for place, name in enumerate(self._names())
+                for end in (f.min, f.max)
+            ]
         )
         ends = bounds.toArrow()
         terms: list[Predicate] = []
         for place, key in enumerate(self._keys):
-            low, high = (_one(key, ends, f"{place}_{end}") for end in ("low", "high"))
+            low, high = (_one(key, ends, f"{place}_{end}") for end in ("min", "max"))
             terms += [compare(key, ">=", low), compare(key, "<=", high)]
-        return None, all_of(*terms)
+        return all_of(*terms)
+
+    def _joined(self, sought: Predicate, predicate: Predicate | None) -> Match:
+        """Return the match of the rows with a key of the source, found by joins with the source."""
+        keys = self._with_key().select(
+            *[f.col(name).alias(f"{_KEY}{place}") for place, name in enumerate(self._names())]
+        )
+
+        def choose(df: DataFrame, how: str) -> DataFrame:
+            return df.join(keys, self._same_key(df, keys), how)
+
+        return Match(
+            sought=sought,
+            chosen=functools.partial(choose, how="left_semi"),
+            others=functools.partial(choose, how="left_anti"),
+            predicate=predicate,
+        )
+
+    def _same_key(self, df: DataFrame, keys: DataFrame) -> SparkColumn:
+        same = [df[name] == keys[f"{_KEY}{place}"] for place, name in enumerate(self._names())]
+        return functools.reduce(lambda one, other: one & other, same)
 
     # -- rows
 
@@ -183,28 +210,8 @@ class _Merge:
 
 
 def _one(key: Column, table: pa.Table, name: str) -> object:
-    [value] = values_of(key, table.column(name))
+    [value] = key_values(key, table.column(name))
     return value
-
-
-def _exact(keys: Sequence[Column], found: Sequence[Sequence[object]]) -> Predicate:
-    """Return a predicate that is TRUE for rows with one of the keys. `found` has the values of each part of the key."""
-    if len(keys) == 1:
-        return one_of(keys[0], found[0])
-    varying = [place for place, values in enumerate(found) if len(set(map(repr, values))) > 1]
-    if len(varying) <= 1:
-        return all_of(
-            *(
-                one_of(key, values if place in varying else values[:1])
-                for place, (key, values) in enumerate(zip(keys, found, strict=True))
-            )
-        )
-    return any_of(
-        *(
-            And(tuple(compare(key, "=", value) for key, value in zip(keys, row, strict=True)))
-            for row in zip(*found, strict=True)
-        )
-    )
 
 
 def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
