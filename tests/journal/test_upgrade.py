@@ -163,7 +163,7 @@ async def test_each_flipped_bit_is_an_error_or_changes_nothing(lane_count: Calla
         if path in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
             continue
         data = await lake.storage.read(path, size_max=SIZE_MAX)
-        for _ in range(lane_count(4, 2_000)):
+        for _ in range(lane_count(4, 300)):
             position, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
             flipped = bytearray(data)
             flipped[position] ^= bit
