@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from alpheus.rows.arrow.cast import CastError
 from alpheus.rows.arrow.input_data import cast_data
-from alpheus.rows.encoder import FILE_SIZE_TARGET, ROW_GROUP_SIZE_BYTES_MAX, Encoded, FileEncoder
+from alpheus.rows.encoder import FILE_SIZE_TARGET, ROW_GROUP_SIZE_BYTES_MAX, Encoded, FileEncoder, cut
 from alpheus.rows.file_reader import check_table
 from alpheus.rows.partition_sort import BUFFER_SIZE_BYTES_MAX, PartitionRun, partition_and_sort
 from alpheus.rows.repeating import data_file_name, segment_id
@@ -80,16 +80,20 @@ async def write_files(
     folder = fmt.data_folder(table.id, transaction_id, identities.uuid4())
     runs = partition_and_sort(table, batches, buffer_size_max)
     files: list[DataFile] = []
-    current: PartitionRun | None = None
+    current: tuple[PartitionRun, Iterator[pa.RecordBatch]] | None = None
 
     def next_file() -> tuple[PartitionRun, _EncodedFile] | None:
         nonlocal current
         while True:
-            if current is None and (current := next(runs, None)) is None:
-                return None
-            file = _encode_next(encoder, current.batches)
+            if current is None:
+                run = next(runs, None)
+                if run is None:
+                    return None
+                current = run, cut(run.batches)
+            run, rows = current
+            file = _encode_next(encoder, rows)
             if file is not None:
-                return current, file
+                return run, file
             current = None
 
     while True:

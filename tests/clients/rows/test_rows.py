@@ -33,6 +33,7 @@ from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.tables.columns import columns_of_schema, decode_bound, schema_of_columns, strip_field_ids
 from alpheus_journal.tables.manifest import check_segment, segment_of
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
+from alpheus_journal.tables.partitions import parse_sort_by
 
 TABLE = "00000000-0000-4000-8000-000000000001"
 TRANSACTION = make_uuid7(1_000, 1)
@@ -336,6 +337,19 @@ async def test_a_large_batch_is_cut_into_row_groups_and_files(monkeypatch: pytes
     assert all(file.size_bytes >= 2000 for file in files[:-1])
     assert all(file.size_bytes < 8000 for file in files)
     assert (await read_rows(storage, now))["n"].to_pylist() == list(range(1000))
+
+
+async def test_wide_rows_of_a_sorted_table_are_cut_into_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "ROW_GROUP_SIZE_BYTES_MAX", 1 << 18)
+    monkeypatch.setattr(encoder, "PIECE_SIZE_BYTES_MAX", 1 << 16)
+    table = table_of(pa.schema([("n", pa.int64()), ("wide", pa.string())]))
+    table = msgspec.structs.replace(table, sort_order=parse_sort_by(["n"], table.columns))
+    storage, data = MemoryStorage(), [{"n": -n, "wide": "x" * 1024} for n in range(1000)]
+    now = committed(table, await write(storage, table, data))
+    [(file, _)] = await load_files(storage, now)
+    content = await storage.read(file.path, size_max=file.size_bytes)
+    assert pq.read_metadata(pa.BufferReader(content)).num_row_groups == 4
+    assert (await read_rows(storage, now))["n"].to_pylist() == list(range(-999, 1))
 
 
 async def test_nans_are_counted_at_every_depth() -> None:
