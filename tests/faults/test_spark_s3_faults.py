@@ -11,6 +11,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -454,6 +455,58 @@ def test_executors_that_are_killed_or_hang(
         ids = catalog.read("s.t")["id"].to_pylist()
         assert len(ids) == len(set(ids)) == told[-1]["rows"]
         assert catalog.admin.check().ok
+
+
+# --- a server that dies -----------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_killed_and_comes_back(
+    hadoop_aws_jars: list[Path],
+    crash_s3: S3Server,
+    spark: SparkSession,
+    lane_count: Callable[[int, int], int],
+) -> None:
+    """The server is killed in the midst of a verb, and started again. The verb commits its rows once, or is refused.
+    Each row that was committed before is still there."""
+    rounds, bucket = lane_count(1, 30), f"restarts-{uuid.uuid4().hex[:12]}"
+    with crash_s3.client() as s3:
+        s3.create_bucket(Bucket=bucket)
+    for name, value in S3A.items():
+        spark.conf.set(f"fs.s3a.bucket.{bucket}.{name}", value)
+    seed = int(os.environ.get("ALPHEUS_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"ALPHEUS_SEED={seed}")
+    chance, told = random.Random(seed), Counter[str]()
+    url = f"s3://{bucket}/lake?endpoint_url={quote(crash_s3.endpoint, safe=':/')}&self_test=false&deadline=10"
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        lake = SparkCatalog(spark, catalog, lease=False)
+        lake.create_table("s.t", rows(spark, 0, ROWS))
+        present, begin = set(range(ROWS)), ROWS
+        for number in range(rounds):
+            added = set(range(begin, begin + ROWS))
+            begin += ROWS
+            killer = threading.Timer(chance.uniform(0, 3), lambda: (crash_s3.kill(), crash_s3.start()))
+            killer.start()
+            frame = rows(spark, min(added), max(added) + 1)
+            try:
+                if number % 3 == 2:
+                    lake.merge("s.t", frame, on="id")
+                else:
+                    lake.append("s.t", frame)
+                outcome = "committed"
+            except (AlpheusError, PySparkException, Py4JJavaError) as error:
+                outcome = type(error).__name__
+            killer.join()
+            told[outcome] += 1
+            found = catalog.read("s.t")["id"].to_pylist()
+            assert len(found) == len(set(found))
+            if outcome == "committed" or (outcome == OutcomeUnknown.__name__ and added & set(found)):
+                present |= added
+            assert set(found) == present, outcome
+            assert {row.id for row in lake.read("s.t").select("id").collect()} == present
+        assert catalog.admin.check().ok
+        lake.close()
+    print(told)
 
 
 # --- planted faults --------------------------------------------------------------------------------------
