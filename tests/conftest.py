@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 import types
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -73,11 +74,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 FULL = os.environ.get("ALPHEUS_SLOW", "") == "1"
 CLASS_ARCHIVE = Path(__file__).resolve().parent.parent / ".cache" / "spark-classes" / "classes.jsa"
 # For every JVM that a test starts. A short run executes little code twice: to compile it well takes longer than to run
-# it. A JVM that cannot use the archive ignores it.
-JVM_OPTIONS = [] if FULL else ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+# it. So Spark interprets plans, too. Slow runs, and the programs of the README, compile plans as a user's session does.
+# A JVM that cannot use the archive ignores it.
+INTERPRET = ["-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN"]
+JVM_OPTIONS = [] if FULL else ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *INTERPRET]
 if CLASS_ARCHIVE.exists():
     JVM_OPTIONS += [f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM_OPTIONS))
+if not FULL:
+    os.environ["PYSPARK_TEST_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", str(Path(__file__).resolve().parent / "spark_python"))
 
 settings.register_profile("small", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile(
@@ -158,10 +164,6 @@ def spark() -> Iterator[SparkSession]:
 
     # A refusal of a task is tried twice here, not four times.
     settings = {"spark.driver.memory": "1g", "spark.master": "local[2,2]"}
-    if not FULL:
-        # A short run asks most queries once, so Spark interprets plans: to compile one takes longer than to run it.
-        # Slow runs, and the programs of the README and the demo, compile plans as a user's session does.
-        settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     if jars := servers.find_jars():
         settings["spark.jars"] = ",".join(map(str, jars))
     with pytest.MonkeyPatch.context() as patch:

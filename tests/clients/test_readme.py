@@ -205,7 +205,8 @@ def terminal(tmp_path: Path, wheel: Path, port: str) -> Iterator[Terminal]:
         tools / "make",
         f'if [ "$1" = wheel ]; then mkdir dist; cp {shlex.quote(str(wheel))} dist; fi; echo "made $1"',
     )
-    hidden = ("ALPHEUS_", "PYTHON", "PIP_", "VIRTUAL_ENV", "PYTEST_")
+    hidden = ("ALPHEUS_", "PYTHON", "PYSPARK_", "PIP_", "VIRTUAL_ENV", "PYTEST_")
+    of_java = os.environ.get("SPARK_SUBMIT_OPTS", "").split()
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)} | {
         "ALPHEUS_LISTEN": f"127.0.0.1:{port}",
         "ALPHEUS_LOG_FORMAT": "text",  # a real terminal gets this by default
@@ -215,6 +216,8 @@ def terminal(tmp_path: Path, wheel: Path, port: str) -> Iterator[Terminal]:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_INDEX": "1",
         "PYTHONWARNINGS": "ignore",
+        # Spark compiles plans here, as for every user.
+        "SPARK_SUBMIT_OPTS": " ".join(option for option in of_java if not option.startswith("-Dspark.")),
     }
     terminal = Terminal(home, environment)
     yield terminal

@@ -436,7 +436,7 @@ def test_executors_that_are_killed_or_hang(
     with alpheus.create(url) as catalog:
         catalog.create_namespace("s")
         catalog.create_table("s.t", pa.schema([("id", pa.int64()), ("k", pa.int64())]))
-    jars = os.pathsep.join(map(str, hadoop_aws_jars))
+    jars = ",".join(map(str, hadoop_aws_jars))
     command = [sys.executable, CLUSTER_DRIVER, url, tmp_path, jars, str(kills), str(seed), *phases]
     with (tmp_path / "log").open("wb") as log:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, check=False)

@@ -97,7 +97,8 @@ def faulty_put(folder: str) -> Callable[[Any, str, Iterable[bytes]], None]:
 
 def start_cluster(folder: Path, jars: str, workers: int) -> SparkSession:
     use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    options = os.environ.get("SPARK_SUBMIT_OPTS", "").split()
     settings = {
         "spark.app.name": "kills",
         "spark.ui.enabled": "false",
@@ -107,9 +108,8 @@ def start_cluster(folder: Path, jars: str, workers: int) -> SparkSession:
         "spark.driver.memory": "600m",
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
-        "spark.driver.extraClassPath": jars,
-        "spark.executor.extraClassPath": jars,
-        "spark.executor.extraJavaOptions": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+        "spark.jars": jars,  # on no class path, with which no JVM could use the class archive
+        "spark.executor.extraJavaOptions": " ".join(o for o in options if not o.startswith("-Dspark.")),
         "spark.sql.shuffle.partitions": "2",
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxDirectResultSize": "512",  # reports wait in the executor until the driver fetches them
