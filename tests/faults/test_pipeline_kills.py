@@ -159,7 +159,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-KILLS_SMALL, KILLS_FULL = 2, 50
+KILLS_SMALL, KILLS_FULL = 1, 50
 PARTS = [f"{place}{number}" for place in ("part", "s3-part") for number in range(4)]
 """The parts of the full runs: 200 kills over a disk, and 200 over S3. Each part has its own catalog and can run alone:
 `-k part2`, `-k s3-part2`."""
@@ -375,7 +375,7 @@ def test_whatever_is_killed_each_version_is_worked_in_once(
         time.sleep(moments.uniform(0, 0.5))
         server.start()
 
-    # A short run has the first two, and test_demo kills a driver, too. Each part of the full run has all.
+    # A short run has the first one, and test_demo kills a driver and the daemon. Each part of the full run has all.
     kinds: list[Callable[[], object]] = [
         lambda: kill_a_worker_of("totals"),
         kill_the_daemon_while_it_works,
