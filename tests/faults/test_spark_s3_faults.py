@@ -124,7 +124,9 @@ def rig(store: StoreProxy, s3_server: S3Server, spark: SparkSession) -> Iterator
         catalog.create_namespace("s")
         lake = SparkCatalog(spark, catalog, lease=False)
         rig = Rig(lake, store, s3_server, prefix)
-        lake.create_table("s.t", rows(spark, 0, ROWS))
+        first = pa.table({"id": range(ROWS), "k": [f"k{number % 3}" for number in range(ROWS)]})
+        catalog.create_table("s.t", first.slice(0, ROWS // 2))
+        catalog.append("s.t", first.slice(ROWS // 2))
         store.clear()
         yield rig
         store.clear()
@@ -536,6 +538,7 @@ def test_a_writer_that_passes_over_a_cut_upload_is_caught(
     rig.check(range(ROWS))
 
 
+@pytest.mark.usefixtures("only_slow")
 def test_a_driver_that_lists_every_attempt_is_caught(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     run_tasks = writes._run_tasks
 
@@ -549,6 +552,7 @@ def test_a_driver_that_lists_every_attempt_is_caught(rig: Rig, monkeypatch: pyte
     rig.store.clear()
 
 
+@pytest.mark.usefixtures("only_slow")
 def test_a_writer_that_looks_at_its_files_is_caught(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     put = task_writer.put_file
 
