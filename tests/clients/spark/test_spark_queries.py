@@ -26,7 +26,6 @@ import pytest
 import query_texts
 import tpch_like
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from spark_marks import SPARK_MARKS
 
 import alpheus
@@ -69,8 +68,11 @@ class Pin:
 class Story:
     """A catalog that is changed over both ways in turn, and a model of the catalog in DuckDB."""
 
-    def __init__(self, spark: SparkSession, ways: dict[str, SparkCatalog], folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, ways: dict[str, SparkCatalog], folder: Path, *, has_all: bool
+    ) -> None:
         self.spark = spark
+        self.has_all = has_all
         self.ways = ways
         self.folder = folder
         self.model = duckdb.connect()
@@ -95,12 +97,16 @@ class Story:
 
     def append(self, table: str, rows: pa.Table, *, by_spark: bool = False) -> None:
         def change(lake: SparkCatalog) -> None:
-            if by_spark:
+            if by_spark and (self.has_all or table == "orders"):
                 lake.append(TABLES[table], self.frame(rows))
             else:
                 lake.catalog.append(TABLES[table], rows)
 
         self.step(change, f"INSERT INTO {table} BY NAME FROM given", given=rows)
+
+    def by(self, lake: SparkCatalog) -> Any:
+        """Return who makes a change of a kind that Spark makes to another table, too: in a short run the library."""
+        return lake if self.has_all else lake.catalog
 
     def frame(self, rows: pa.Table) -> DataFrame:
         return self.spark.createDataFrame(rows).coalesce(2)
@@ -150,9 +156,9 @@ def story(
         alpheus.connect(start_daemon(url).url) as remote,
     ):
         ways = {"storage": SparkCatalog(spark, direct), "daemon": SparkCatalog(spark, remote)}
-        story = Story(spark, ways, folder)
+        story = Story(spark, ways, folder, has_all=bool(lane_count(0, 1)))
         tpch = tpch_like.tables(lane_count(1, 20) / 1000)
-        nyc = flights_of(lane_count(3, 31))
+        nyc = flights_of(lane_count(1, 31))
         later = loaded(story, tpch, nyc)
         story.pin("loaded")
         evolved(story, later)
@@ -412,12 +418,14 @@ def corrected(story: Story, tpch: dict[str, pa.Table]) -> None:
         given=lines,
     )
     story.step(
-        lambda lake: lake.update("nyc.flights", {"cancelled": f.lit(True)}, "dep_time IS NULL"),
+        lambda lake: story.by(lake).update("nyc.flights", {"cancelled": True}, "dep_time IS NULL"),
         "UPDATE flights SET cancelled = true WHERE dep_time IS NULL",
     )
     kept = story.rows("FROM flights WHERE origin = 'LGA' AND flight % 10 <> 3")
     story.step(
-        lambda lake: lake.overwrite("nyc.flights", story.frame(kept), partitions={"origin": ["LGA"]}),
+        lambda lake: story.by(lake).overwrite(
+            "nyc.flights", story.frame(kept) if story.has_all else kept, partitions={"origin": ["LGA"]}
+        ),
         "DELETE FROM flights WHERE origin = 'LGA'",
         "INSERT INTO flights FROM given",
         given=kept,
@@ -446,7 +454,7 @@ def compacted(story: Story, later: dict[str, list[pa.Table]]) -> None:
     """Compact files, then add and remove rows, drop a column, and drop and restore tables."""
     story.step(lambda lake: lake.compact("tpch.lineitem"))
     story.step(lambda lake: lake.catalog.compact("nyc.flights"))
-    story.step(lambda lake: lake.compact("tpch.orders", target_size=100_000))
+    story.step(lambda lake: story.by(lake).compact("tpch.orders", target_size=100_000))
     story.step(
         lambda lake: lake.catalog.update_table("tpch.lineitem", defaults={"l_channel": "shop"}),
         "ALTER TABLE lineitem ALTER COLUMN l_channel SET DEFAULT 'shop'",
