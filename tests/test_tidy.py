@@ -242,13 +242,19 @@ def room_of(module: str) -> str:
     return rest if path.is_dir() else rest.rpartition(".")[0] or rest
 
 
+@cache
+def import_statements(tree: ast.AST) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Return all imports of a module, also those inside functions."""
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def siblings_of(module: str, tree: ast.AST, modules: Collection[str]) -> Iterator[tuple[str, int]]:
     """Yield the modules of its own package that a module imports, with lines."""
-    for node in ast.walk(tree):
+    for node in import_statements(tree):
         names = []
         if isinstance(node, ast.Import):
             names = [name.name for name in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             full = [f"{node.module}.{name.name}" for name in node.names]
             names = [name if name in modules else node.module for name in full]
         for name in names:
@@ -401,10 +407,13 @@ def strangers(root: Path, *packages: Path) -> list[str]:
 
 
 def forbidden_text(text: str) -> list[str]:
+    there = {what: pattern for what, pattern in FORBIDDEN.items() if re.search(pattern, text)}
+    if not there:
+        return []
     return [
         f"{number}: {what}: {found[0]}"
         for number, line in enumerate(text.splitlines(), 1)
-        for what, pattern in FORBIDDEN.items()
+        for what, pattern in there.items()
         if (found := re.search(pattern, line))
     ]
 

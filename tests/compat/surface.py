@@ -130,6 +130,12 @@ def sources() -> tuple[ast.Module, ...]:
     )
 
 
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.Call | ast.Constant, ...]:
+    """Return all calls and constants of a module: what is looked for here."""
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.Constant))
+
+
 def exit_statuses() -> dict[str, int]:
     """Return the constants of the module that defines INTERRUPTED."""
     for tree in sources():
@@ -205,7 +211,7 @@ def log_events() -> dict[str, list[str]]:
     """Return each event named in log calls, with the keys that the calls give to it."""
     found: dict[str, set[str]] = {}
     for tree in sources():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
@@ -264,7 +270,7 @@ def environment() -> set[str]:
 
 
 def constants_like(tree: ast.Module, pattern: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -278,8 +284,10 @@ def failpoints() -> set[str]:
     return {
         str(node.args[0].value)
         for tree in sources()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "reached"
         and ast.unparse(node.func).endswith("failpoints.reached")
         and isinstance(node.args[0], ast.Constant)
     }
