@@ -41,8 +41,14 @@ def test_hostile_bytes_of_every_kind(lane_count: Callable[[int, int], int], tmp_
     assert ", 0 flaws" in done.stdout.splitlines()[-1]
 
 
-def test_every_input_that_was_ever_found_stays_harmless() -> None:
-    done = fuzz("--corpus")
+LONG_TO_REFUSE = ("amplified-references-of-view.gz", "amplified-short-names.gz")
+"""The inputs that take longest. A short run leaves them out, and has another amplified action."""
+
+
+def test_every_input_that_was_ever_found_stays_harmless(lane_count: Callable[[int, int], int]) -> None:
+    left_out = () if lane_count(0, 1) else LONG_TO_REFUSE
+    assert {*LONG_TO_REFUSE} < {path.name for path in (HERE / "corpus" / "action").iterdir()}
+    done = fuzz("--corpus", *(word for name in left_out for word in ("--leave-out", name)))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert int(done.stdout.split("corpus: ")[1].split()[0]) > 10
 
