@@ -73,8 +73,8 @@ def frame(lake: SparkCatalog, rows: list[Row], schema: str = COLUMNS) -> DataFra
 
 def filled(lake: SparkCatalog) -> None:
     lake.create_table("s.t", COLUMNS)
-    lake.append("s.t", frame(lake, ROWS[:10]))
-    lake.append("s.t", frame(lake, ROWS[10:]))
+    lake.catalog.append("s.t", ROWS[:10])
+    lake.catalog.append("s.t", ROWS[10:])
 
 
 def found(df: DataFrame) -> list[Row]:
@@ -170,13 +170,8 @@ def test_overwrite_of_partitions_and_conditions(lake: SparkCatalog) -> None:
 def test_merges(lake: SparkCatalog) -> None:
     columns = "a BIGINT, b STRING, v INT"
     lake.create_table("s.m", columns)
-    lake.append(
-        "s.m",
-        frame(
-            lake,
-            [{"a": i, "b": "xy"[i % 2], "v": 0} for i in range(6)] + [{"a": None, "b": "x", "v": 0}],
-            columns,
-        ),
+    lake.catalog.append(
+        "s.m", [{"a": i, "b": "xy"[i % 2], "v": 0} for i in range(6)] + [{"a": None, "b": "x", "v": 0}]
     )
 
     def content() -> list[tuple[Any, ...]]:
@@ -263,7 +258,7 @@ def test_a_key_of_each_type_matches_as_in_the_library(
 def test_a_source_that_is_never_the_same_is_run_once(lake: SparkCatalog) -> None:
     """A source that gives other rows each time runs once: counts, written rows and the feed come from one run."""
     lake.create_table("s.r", "id BIGINT, u STRING")
-    lake.append("s.r", lake.spark.range(10).selectExpr("id", "'' AS u").coalesce(1))
+    lake.catalog.append("s.r", [{"id": number, "u": ""} for number in range(10)])
     head = lake.catalog.version()
     wild = lake.spark.range(5, 15).where("rand() < 0.7").selectExpr("id", "uuid() AS u").coalesce(1)
     merged = lake.merge("s.r", wild, "id")
@@ -365,7 +360,7 @@ def test_compaction(lake: SparkCatalog) -> None:
     lake.create_table("s.c", columns, partition_by=["k"], sort_by=["n desc"])
     rows = [{"id": i, "k": "ab"[i % 2], "n": i * 7 % 10} for i in range(20)]
     for part in range(3):
-        lake.append("s.c", frame(lake, rows[part * 7 : part * 7 + 7], columns))
+        lake.catalog.append("s.c", rows[part * 7 : part * 7 + 7])
     lake.catalog.delete("s.c", "id = 3")
     head = lake.catalog.version()
     left = [row for row in rows if row["id"] != 3]
@@ -392,7 +387,7 @@ def with_lists(lake: SparkCatalog) -> list[tuple[Any, ...]]:
     at = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     lake.create_table("s.l", LISTS, partition_by=["k"])
     rows = [(1, 10, [1, 2, 3], at, "a"), (2, 20, [], at, "a"), (3, 30, None, None, None)]
-    lake.append("s.l", lake.spark.createDataFrame(rows, LISTS).coalesce(1))
+    lake.catalog.append("s.l", [dict(zip(("id", "i", "l", "ts", "k"), row, strict=True)) for row in rows])
     return rows
 
 
@@ -447,7 +442,7 @@ def tables_of_lists(
 
 def test_an_update_of_the_only_column_is_no_aggregate(lake: SparkCatalog) -> None:
     lake.create_table("s.one", "n BIGINT")
-    lake.append("s.one", lake.spark.range(3).toDF("n").coalesce(1))
+    lake.catalog.append("s.one", [{"n": number} for number in range(3)])
     with pytest.raises(
         InvalidInput, match="column 'n' is not computed from each row alone: it has an aggregate"
     ):
@@ -516,7 +511,7 @@ def test_rows_that_are_written_are_counted(
     wrongs = lane_count(1, 2)
     schema = "id BIGINT, i INT, l ARRAY<INT>"
     lake.create_table("s.n", schema)
-    lake.append("s.n", lake.spark.createDataFrame([(1, 10, [1, 2]), (2, 20, [])], schema).coalesce(1))
+    lake.catalog.append("s.n", [{"id": 1, "i": 10, "l": [1, 2]}, {"id": 2, "i": 20, "l": []}])
     head = lake.catalog.version()
     with monkeypatch.context() as patch:
         patch.setattr(changes, "check_assignments", lambda *_: None)
@@ -665,18 +660,18 @@ def test_a_job_replaces_the_partitions_that_were_touched(
     def content() -> list[tuple[str, int]]:
         return sorted((row.day, row.total) for row in lake.read("s.daily").collect())
 
-    lake.append("s.orders", lake.spark.sql("SELECT id, 'd' || id % 2 AS day, id AS amount FROM range(4)"))
+    lake.catalog.append("s.orders", [{"id": n, "day": f"d{n % 2}", "amount": n} for n in range(4)])
     assert (ran().state, content()) == ("committed", [("d0", 2), ("d1", 4)])
-    lake.append("s.rates", lake.spark.range(1))
+    lake.catalog.append("s.rates", [{"id": 0}])
     begun = lake.catalog.version()
     assert (ran().state, content()) == ("committed", [("d0", 2), ("d1", 4)])
     assert len(list(lake.catalog.log("s.daily"))) == 2, "created and filled"
     assert lake.catalog.version() == begun + 1
-    lake.delete("s.orders", "day = 'd1'")
-    lake.append("s.rates", lake.spark.range(1))
+    lake.catalog.delete("s.orders", "day = 'd1'")
+    lake.catalog.append("s.rates", [{"id": 0}])
     assert (ran().state, content()) == ("committed", [("d0", 2)])
     if not lane_count(0, 1):
         return
-    lake.append("s.rates", lake.spark.range(1))
+    lake.catalog.append("s.rates", [{"id": 0}])
     parked = ran(explode="yes")
     assert (parked.state, "column 'total'" in parked.error, content()) == ("parked", True, [("d0", 2)])
