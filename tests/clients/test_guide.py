@@ -12,6 +12,7 @@ from spark_marks import SPARK_MARKS
 GUIDE = (ROOT / "clients" / "GUIDE.md").read_text()
 SPARK_FROM = "With Spark"
 STREAMS = "Change feeds and streams"
+AGAIN = "Loading old data again"
 
 pytestmark = SPARK_MARKS
 
@@ -39,8 +40,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 def only_slow() -> list[Program]:
-    """Return what a short run skips: the streams, which start a dozen Python processes (`make slow LANE=guide`)."""
-    return programs(GUIDE, STREAMS)[1:]
+    """Return what a short run skips (`make slow LANE=guide`): the streams, which start a dozen Python processes, and
+    the pipeline that loads old data again. test_spark_pipeline has runs like those."""
+    before, _, after = GUIDE.partition(f"\n### {AGAIN}\n")
+    begin = before.count("\n") + 1
+    end = begin + after[: after.index("\n### ")].count("\n")
+    again = [program for program in programs(GUIDE) if begin < program.line < end]
+    return [*programs(GUIDE, STREAMS)[1:], *again]
 
 
 def of(*, spark: bool) -> list[Program]:
@@ -62,14 +68,16 @@ def test_what_runs_with_spark(
 
 
 def test_each_program_is_run_somewhere() -> None:
-    """Each program of the guide runs in `make test`, except those of the streams."""
+    """Each program of the guide runs in `make test`, except those of the streams and of old data."""
     fences = [line for line in GUIDE.splitlines() if line.startswith("```")]
     run = of(spark=False) + of(spark=True)
     printing = [program for program in run if program.printed]
     assert len(fences) == 2 * (len(run) + len(printing)), "each block is a program or what one prints"
     assert {program.language for program in run} == {"python", "sh"}
-    [streams] = only_slow()
+    streams, file, *again = only_slow()
     assert "lake.write_stream(" in streams.text
+    assert file.file_name == "shop_days.py"
+    assert [program.text.count("days.run(lake") for program in again] == [3, 2]
 
 
 def test_a_difference_is_told() -> None:
