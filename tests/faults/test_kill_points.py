@@ -33,7 +33,7 @@ LIFE_CYCLE = [name for name in POINTS if name.startswith(("expiry.", "collect.")
 ELSEWHERE = {*UPKEEP, *COPIES, *LIFE_CYCLE}
 LIBRARY = [name for name in POINTS if not name.startswith(("writer.", "watch.")) and name not in ELSEWHERE]
 DAEMON = [name for name in POINTS if name.startswith(("writer.", "watch."))]
-DAEMON_TOO = ["commit.root_answered", "hint.put"]
+DAEMON_TOO = ["commit.root_answered"]
 """The points shared with a library writer at which `make test` kills a daemon."""
 NOT_IN_A_DAEMON = ("journal.ack", "commit.resend")
 SELDOM = ("commit.root_unanswered", "commit.slot_lost")
