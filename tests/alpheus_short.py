@@ -140,6 +140,9 @@ ELSEWHERE = (
     "tests/journal/storage/test_storage_object_store.py::TestAzure::test_delete_thousands_together",
     "tests/journal/storage/test_storage_object_store.py::TestAzure::test_list_many",
     "tests/journal/storage/test_storage_object_store.py::TestS3::test_delete_thousands_together",
+    "tests/journal/storage/test_storage_object_store.py::TestS3::test_list_many",
+    "tests/journal/storage/test_storage_s3.py::TestS3::test_delete_thousands_together[ministack]",
+    "tests/journal/storage/test_storage_s3.py::TestS3::test_delete_thousands_together[versitygw]",
 )
 """Tests that a short run leaves out, because other stores and test_delete_many.py run the same code."""
 
