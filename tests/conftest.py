@@ -175,30 +175,29 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
-# Files that take more than half a minute, the longest first. Processes get the files in this order, so that no process
-# ends with a long file while the others have nothing left to do.
+# Files that take long: first one of each group that shares a Spark session, because a group takes some times as long as
+# any other file, then the longest first. Processes get the files in this order, so that no process ends with a long
+# file while the others have nothing left to do.
 LONG_FILES = (
-    "test_pipeline_kills",
-    "test_daemon_kills",
+    "test_spark_s3_faults",
+    "test_spark_pipeline",
     "test_demo",
     "test_soak",
-    "test_spark_pipeline",
-    "test_spark_s3_faults",
-    "test_kill_points",
-    "test_fuzz",
-    "test_simulation",
     "test_readme",
-    "test_guide",
-    "test_spark_queries",
-    "test_scenarios",
-    "test_many_writers",
-    "test_many_daemons",
-    "test_spark_changes",
-    "test_spark_catalog",
-    "test_spark_stream",
-    "test_spark_reads",
+    "test_pipeline_kills",
+    "test_fuzz",
+    "test_storage_s3",
+    "test_storage_object_store",
+    "test_simulation",
+    "test_cli",
+    "test_kill_points",
+    "test_s3_faults",
+    "test_daemon_process",
+    "test_cli_spark",
+    "test_url_secrets",
+    "test_protocol",
+    "test_tidy",
     "test_check",
-    "test_remote",
 )
 
 
