@@ -144,6 +144,9 @@ class TimedStorage(Storage):
     async def put_many(self, files: Mapping[str, bytes]) -> None:
         await self._call("put_many", self.inner.put_many(files))
 
+    async def put_in_order(self, files: Mapping[str, bytes]) -> None:
+        await self._call("put_in_order", self.inner.put_in_order(files))
+
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         await self._call("publish", self.inner.publish(files, slot, root))
 

@@ -65,7 +65,7 @@ POINTS: dict[str, str] = {
     "pin.written": "a pin is stored, and its version was not read again yet",
     # collect/expiry.py
     "expiry.hint_written": "the hint names the new oldest version, and no tombstone was written yet",
-    "expiry.tombstone": "the tombstone of a version is about to be written; those of all lower versions are there",
+    "expiry.tombstone": "the tombstones of some versions are about to be written; those of lower versions are there",
     # collect/collection.py
     "collect.listed": "the candidates are listed, and nothing was marked",
     "collect.fenced": "the fence is committed, and the versions above the ones read before are not marked",

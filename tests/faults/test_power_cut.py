@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import AlpheusError, AlreadyExists, NotEmpty, NotFound, Unavailable
+from alpheus_journal.errors import AlpheusError, AlreadyExists, Expired, NotEmpty, NotFound, Unavailable
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import CheckSummary, Committed
 from alpheus_journal.model.operations import AppendFiles, Transaction
@@ -116,6 +116,9 @@ async def violations(survivor: Survivor, facts: Facts) -> list[str]:
             if await journal.follower.log.commit_id(version) != commit_id:
                 found.append(f"version {version} has another root")
         found += [str(item) async for item in journal.check() if not isinstance(item, CheckSummary)]
+        kept = [await is_kept(journal.follower.log, version) for version, _ in facts.slots]
+        if kept != sorted(kept):
+            found.append("the tombstones have a gap")
         before = journal.head.version
         if facts.slots and before < facts.slots[-1][0]:
             found.append(f"version {facts.slots[-1][0]} is lost")
@@ -127,6 +130,14 @@ async def violations(survivor: Survivor, facts: Facts) -> list[str]:
     except AlpheusError as error:
         found.append(f"{type(error).__name__}: {error}")
     return found
+
+
+async def is_kept(log: Log, version: int) -> bool:
+    try:
+        await log.read(version)
+    except Expired:
+        return False
+    return True
 
 
 async def finds(machine: Machine, *expected: str) -> bool:
@@ -338,17 +349,24 @@ async def expiring(machine: Machine, rounds: int) -> None:
     machine.knows_file(fmt.OLDEST_HINT, None, b"%d" % rounds)
     await storage.put(fmt.OLDEST_HINT, b"%d" % rounds)
     machine.knows_file(fmt.OLDEST_HINT, b"%d" % rounds)
-    for version in range(rounds):
-        path = fmt.version_file(version, 32)
-        tombstone = encode_tombstone(
+    tombstones = {
+        fmt.version_file(version, 32): encode_tombstone(
             commit_id=machine.slots[version],
             catalog_id=catalog.journal.catalog_id,
             expired_at_millis=catalog.lake.clock.millis,
             version=version,
         )
+        for version in range(rounds)
+    }
+    for path, tombstone in tombstones.items():
         machine.knows_file(path, await storage.read(path, size_max=1 << 20), tombstone)
-        await storage.put(path, tombstone)
+    await storage.put_in_order(tombstones)
+    for path, tombstone in tombstones.items():
         machine.knows_file(path, tombstone)
+
+
+async def expire_three(machine: Machine, rounds: int) -> None:
+    await expiring(machine, 3)
 
 
 async def puts_and_deletes(machine: Machine, rounds: int) -> None:
@@ -495,7 +513,7 @@ MIXES: dict[str, tuple[Mix, int, int]] = {
     "lone_commits": (lone_commits, 2, 20),
     "groups": (groups, 1, 3),
     "hints": (hints, 2, 20),
-    "expiring": (expiring, 2, 15),
+    "expiring": (expiring, 3, 15),
     "puts_and_deletes": (puts_and_deletes, 2, 20),
     "rows": (rows, 1, 10),
     "a_reader": (a_reader, 2, 12),
@@ -600,6 +618,13 @@ class NoWay(FakeFileSystem):
             super().fsync(fd, path)
 
 
+class OrderIsKept(FakeFileSystem):
+    """Claims that renames become durable in their order."""
+
+    def keeps_order(self, fd: int) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     ("system", "mix", "expected"),
     [
@@ -608,6 +633,7 @@ class NoWay(FakeFileSystem):
         (LinkFirst, lone_commits, "Corrupt"),
         (InPlace, lone_commits, "Corrupt"),
         (NoWay, creating, "there is no"),
+        (OrderIsKept, expire_three, "the tombstones have a gap"),
     ],
 )
 async def test_a_driver_that_leaves_out_a_step_is_caught(

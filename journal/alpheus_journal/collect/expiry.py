@@ -23,12 +23,12 @@ from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Definition, PipelineDef, SubscriptionDef
 from alpheus_journal.model.expiry_rules import ExpiryRules, check_rules
 from alpheus_journal.replay.follower import Follower
-from alpheus_journal.storage import each_of
 from alpheus_journal.tree.node import encode_tombstone
 from alpheus_journal.wire.positions import POSITION_SIZE_BYTES_MAX, decode_position
 from alpheus_journal.workspace.checks import check_revision
 
-TOMBSTONES_AT_ONCE = 16
+TOMBSTONES_AT_ONCE = 64
+"""The most versions between two looks at the head."""
 PROGRESS_VERSIONS = 1_000
 
 
@@ -66,28 +66,20 @@ async def expire(
 
 
 async def _write_tombstones(follower: Follower, versions: Sequence[int], now_millis: int) -> None:
-    """Replace the roots of some versions. Each version's tombstone is durable before that of the next one is written,
-    so that the tombstones never have a gap; the roots are read together."""
+    """Replace the roots of some versions, in order, so that the tombstones never have a gap. The roots are read
+    together. A slot that a repair gave up stays empty."""
     log = follower.log
-
-    async def read_id(version: int) -> str | None:
-        try:
-            return await log.commit_id(version)
-        except NotFound:
-            if log.given_up_range(version) is None:
-                raise
-            return None  # an empty slot stays empty
-
-    commit_ids = await each_of(versions, read_id, TOMBSTONES_AT_ONCE)
+    kept = [v for v in versions if log.given_up_range(v) is None or await log.exists(v)]
+    commit_ids = await log.commit_ids(kept)
     await follower.verify_head()  # in a store that was put back, these may be the newest versions
-    for version, commit_id in zip(versions, commit_ids, strict=True):
-        if commit_id is None:
-            continue
-        data = encode_tombstone(
+    tombstones = {
+        log.path(version): encode_tombstone(
             commit_id=commit_id, catalog_id=log.catalog_id, expired_at_millis=now_millis, version=version
         )
-        await failpoints.reached("expiry.tombstone")
-        await log.storage.put(log.path(version), data)
+        for version, commit_id in zip(kept, commit_ids, strict=True)
+    }
+    await failpoints.reached("expiry.tombstone")
+    await log.storage.put_in_order(tombstones)
 
 
 async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expiry:

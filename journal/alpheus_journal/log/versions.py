@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import shlex
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -220,7 +220,32 @@ class Log:
         try:
             data = await self.storage.read(path, size_max=self.node_size_max)
         except NotFound:
-            raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
+            raise _no_version(version) from None
+        return await self._decode(version, data, bare=bare)
+
+    async def read_many(self, versions: Sequence[int]) -> list[Root | AlpheusError]:
+        """Read the roots of several versions together. The result has NotFound, Corrupt or Expired in the place of a
+        root for which `read` raises it. Raises Unavailable, and other errors of the storage."""
+        await failpoints.reached("log.slot_get")
+        paths = [self.path(version) for version in versions]
+        try:
+            stored = await self.storage.read_many(paths, size_max=self.node_size_max)
+        except (NotFound, Corrupt):  # one of them is missing or too large
+            stored = {}
+        found: list[Root | AlpheusError] = []
+        for version, path in zip(versions, paths, strict=True):
+            try:
+                if path in stored:
+                    found.append(await self._decode(version, stored.pop(path)))
+                else:
+                    found.append(await self.read(version))
+            except (NotFound, Corrupt, Expired) as error:
+                found.append(error)
+            await asyncio.sleep(0)
+        return found
+
+    async def _decode(self, version: int, data: bytes, *, bare: bool = False) -> Root:
+        path = self.path(version)
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         self._check(file, version, path)
         transactions, action_files = ((), ()) if bare else await self._transactions(file, path)
@@ -339,9 +364,23 @@ class Log:
         try:
             data = await self.storage.read(path, size_max=self.node_size_max)
         except NotFound:
-            raise NotFound(f"there is no version {version}", kind="no_version", version=version) from None
+            raise _no_version(version) from None
         file = decode_node(data, path, root=True, size_max=self.node_size_max)
         return _identity(file, data)
+
+    async def commit_ids(self, versions: Sequence[int]) -> list[str]:
+        """Return `commit_id` of several versions, which are read together. Raises the errors of `commit_id`."""
+        paths = [self.path(version) for version in versions]
+        try:
+            stored = await self.storage.read_many(paths, size_max=self.node_size_max)
+        except NotFound:
+            return [await self.commit_id(version) for version in versions]  # it names the version
+        found = []
+        for path in paths:
+            file = decode_node(stored[path], path, root=True, size_max=self.node_size_max)
+            found.append(_identity(file, stored[path]))
+            await asyncio.sleep(0)
+        return found
 
     async def read_catalog_id(self, version: int) -> str:
         """Return the id of the catalog to which a version or its tombstone belongs. The id is empty for a tombstone of
@@ -370,6 +409,10 @@ class Log:
 
 CATALOG_ID_SIZE_MAX = 200
 """A longer id, which other software may have made, is not recorded in roots; tokens cannot hold it either."""
+
+
+def _no_version(version: int) -> NotFound:
+    return NotFound(f"there is no version {version}", kind="no_version", version=version)
 
 
 def root_rows(

@@ -144,6 +144,12 @@ class Storage(abc.ABC):
         for path, data in files.items():
             await self.put(path, data)
 
+    async def put_in_order(self, files: Mapping[str, bytes]) -> None:
+        """Put several files, each as `put` does, in their order: whoever finds one of them finds the earlier ones, too,
+        also after a power cut. All are durable on return. Drivers sync several together where they can."""
+        for path, data in files.items():
+            await self.put(path, data)
+
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         """Publish one commit: make every file of `files` durable under its fresh name, then `create(slot, root)`.
 

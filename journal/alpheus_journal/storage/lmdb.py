@@ -177,6 +177,12 @@ class LmdbStorage(Storage):
         if inside:
             await self._run(self._writer, self._put_all, {path: files[path] for path in inside})
 
+    async def put_in_order(self, files: Mapping[str, bytes]) -> None:
+        if _split_paths(files)[1]:
+            await super().put_in_order(files)
+        else:
+            await self.put_many(files)  # in one transaction
+
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         inside, outside = _split_paths(files)
         if outside or _is_data(check_path(slot)):

@@ -163,6 +163,7 @@ class LocalStorage(Storage):
         self._lock = threading.Lock()
         self._tested = False
         self._has_clock = False  # whether the file system has a clock of its own
+        self._keeps_order: bool | None = None  # None until the first `put_in_order`
         self._anchored: set[str] = set()
         self._seen: OrderedDict[str, Identity] = OrderedDict()
 
@@ -216,6 +217,9 @@ class LocalStorage(Storage):
 
     async def put_many(self, files: Mapping[str, bytes]) -> None:
         await self._run(self._put_all, {self._own(path): data for path, data in files.items()})
+
+    async def put_in_order(self, files: Mapping[str, bytes]) -> None:
+        await self._run(self._put_in_order, {self._own(path): data for path, data in files.items()})
 
     async def publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> None:
         fresh = {self._own(path): data for path, data in files.items()}
@@ -463,6 +467,16 @@ class LocalStorage(Storage):
         for part in _split_files(files):
             with self._prepare_write(next(iter(part))) as folders, self._stage_files(folders, part) as staged:
                 self._rename_all(folders, staged)
+
+    def _put_in_order(self, files: Mapping[str, bytes]) -> None:
+        """Put files so that none is visible or durable before an earlier one. They are staged and synced together. A
+        file system that may reorder renames makes each rename durable before the next one."""
+        if self._keeps_order is None:
+            self._keeps_order = self._system.keeps_order(self._directory.fd)
+        for part in _split_files(files):
+            with self._prepare_write(next(iter(part))) as folders, self._stage_files(folders, part) as staged:
+                for group in [staged] if self._keeps_order else [[file] for file in staged]:
+                    self._rename_all(folders, group)
 
     def _publish(self, files: Mapping[str, bytes], slot: str, root: bytes) -> Identity:
         *parts, last = [*_split_files(files)] or [{}]

@@ -199,6 +199,23 @@ class StorageContract:
             await storage.put_many({})
             assert await storage.read_many(list(files), size_max=SIZE_MAX) == files
 
+    async def test_put_in_order(self) -> None:
+        """A later file is there only with the earlier ones, also while others read. Existing files are replaced."""
+        async with self._store() as storage:
+            files = {f"vn/{number}": b"%d" % number for number in range(150)}
+            paths = list(files)
+            await storage.put_many(dict.fromkeys(paths, b"old"))
+            writing = asyncio.ensure_future(storage.put_in_order(files))
+            while not writing.done():
+                await asyncio.sleep(0)
+                later = await storage.read(paths[100], size_max=SIZE_MAX)
+                earlier = await storage.read_many(paths[:100], size_max=SIZE_MAX)
+                if later != b"old":
+                    assert earlier == {path: files[path] for path in paths[:100]}
+            await writing
+            await storage.put_in_order({})
+            assert await storage.read_many(paths, size_max=SIZE_MAX) == files
+
     # -- publish
 
     async def test_publish(self) -> None:

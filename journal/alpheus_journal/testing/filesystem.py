@@ -430,6 +430,9 @@ class FakeFileSystem(Syscalls):
     def has_syncfs(self, fd: int) -> bool:
         return True
 
+    def keeps_order(self, fd: int) -> bool:
+        return False
+
     def unwritten_bytes(self) -> int | None:
         return self.unwritten
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from alpheus_journal.collect import expiry
 from alpheus_journal.commit import references
 from alpheus_journal.errors import Conflict, Exhausted, Expired, Unavailable
 from alpheus_journal.journal import Journal
@@ -37,5 +38,6 @@ async def main(folder: str, rounds: int) -> None:
 
 
 if __name__ == "__main__":
+    expiry.TOMBSTONES_AT_ONCE = 2
     references.ID_AHEAD_MILLIS_MAX = 0  # ids and files have one clock here
     asyncio.run(main(sys.argv[1], int(sys.argv[2])))
