@@ -30,8 +30,9 @@ from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer, settle
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal import format as fmt
+from alpheus_journal.collect.candidates import Candidates
 from alpheus_journal.collect.collection import _Run
-from alpheus_journal.collect.reach import Candidates, Reach
+from alpheus_journal.collect.reach import Reach
 from alpheus_journal.commit import judge
 from alpheus_journal.commit.committer import Answer, Committer
 from alpheus_journal.commit.idempotency import Load, Retries

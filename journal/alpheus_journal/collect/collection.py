@@ -9,15 +9,17 @@ finds nothing to delete makes no version.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.collect.reach import VERSIONS, Candidates, Reach
+from alpheus_journal.collect.candidates import Candidates, FoundFiles
+from alpheus_journal.collect.reach import VERSIONS, Reach
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import AlpheusError, Corrupt, Denied, InvalidInput, NotFound, Unavailable
@@ -35,6 +37,8 @@ from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import check_revision
 
 DELETED_AT_ONCE = 1_000
+LISTED_AT_ONCE = 200
+"""Other work of the event loop has its turn after so many listed files."""
 ORDER_OF_DELETION = (
     "data", "manifest", "definition", "node", "action", "pin", "lease", "position", "saved", "scratch",
 )  # fmt: skip
@@ -63,20 +67,23 @@ async def collect(
     if not dry_run:
         await follower.check_writable()
     run = _Run(follower, identities)
-    cutoff = await read_store_time(follower.log.storage, identities.uuid4) - minimum_age_millis
-    await run.list_candidates(cutoff, dry_run=dry_run)
-    await failpoints.reached("collect.listed")
-    plan = await run.mark(cutoff)
-    if dry_run or not run.candidates:
+    try:
+        cutoff = await read_store_time(follower.log.storage, identities.uuid4) - minimum_age_millis
+        await run.list_candidates(cutoff, dry_run=dry_run)
+        await failpoints.reached("collect.listed")
+        plan = await run.mark(cutoff)
+        if dry_run or not run.candidates:
+            yield plan
+            return
+        fence = await run.commit_fence(commit, cutoff)
+        await failpoints.reached("collect.fenced")
+        plan = msgspec.structs.replace(await run.mark(cutoff), fence_version=fence)
         yield plan
-        return
-    fence = await run.commit_fence(commit, cutoff)
-    await failpoints.reached("collect.fenced")
-    plan = msgspec.structs.replace(await run.mark(cutoff), fence_version=fence)
-    yield plan
-    await failpoints.reached("collect.marked")
-    async for deleted in run.delete():
-        yield msgspec.structs.replace(plan, deleted=deleted)
+        await failpoints.reached("collect.marked")
+        async for deleted in run.delete():
+            yield msgspec.structs.replace(plan, deleted=deleted)
+    finally:
+        run.candidates.close()
 
 
 class _Run:
@@ -104,6 +111,7 @@ class _Run:
         for folder in fmt.COLLECTED_FOLDERS:
             if folder != DATA_FOLDER or not is_foreign:
                 await self._list(storage, folder, cutoff_millis, self.candidates.own)
+        await self.candidates.own.seal()
         await self._list_roots(cutoff_millis, dry_run=dry_run)
 
     def _note_owner(self, url: str, owner: str) -> bool:
@@ -128,7 +136,7 @@ class _Run:
         if not tables:
             return
         for url in definition.data_roots:
-            found: dict[str, int] = {}
+            found = FoundFiles()
             store = self._follower.data_roots.of(url)
             try:
                 owner = (
@@ -137,30 +145,33 @@ class _Run:
                 if self._note_owner(url, owner):
                     continue
                 await self._list(store, DATA_FOLDER, cutoff_millis, found, tables=tables)
+                await found.seal()
+                self.candidates.rooted[url] = found
             except (NotFound, Unavailable, Denied, InvalidInput) as error:
                 self._unlisted[url] = error
-            else:
-                self.candidates.rooted[url] = found
 
     async def _list(
         self,
         storage: Storage,
         folder: str,
         cutoff_millis: int,
-        found: dict[str, int],
+        found: FoundFiles,
         *,
         tables: set[str] | None = None,
     ) -> None:
         """Add the old files of a folder. At a data root only those of known tables count."""
-        files = size = 0
+        files = size = seen = 0
         async with contextlib.aclosing(storage.list(folder)) as entries:  # type: ignore[type-var]
             async for entry in entries:
+                seen += 1
+                if seen % LISTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 if not fmt.kind_of_file(entry.path):
                     continue
                 if tables is not None and entry.path.split("/", 2)[1] not in tables:
                     continue
                 if entry.modified_at_millis < cutoff_millis:
-                    found[entry.path] = entry.size
+                    found.add(entry.path, entry.size)
                 else:
                     files, size = files + 1, size + entry.size
         self._young = FileTotals(files=self._young.files + files, size_bytes=self._young.size_bytes + size)
@@ -210,12 +221,12 @@ class _Run:
         for path in sorted(reach.exports):
             await reach.add_root_file(path, "exports")
         self._check_unlisted()
-        self.candidates.keep_elsewhere(reach.places)
+        await self.candidates.keep_elsewhere(reach.places)
         return Collection(
             cutoff_millis=cutoff_millis,
             first_version=self._first,
             last_version=self._last,
-            unreferenced=self._count(),
+            unreferenced=self.candidates.count(),
             kept_by=self.candidates.kept_by | dict.fromkeys(self._list_skipped(), FileTotals()),
             young=self._young,
         )
@@ -307,15 +318,6 @@ class _Run:
             with contextlib.suppress(Corrupt):
                 await reach.add_root_file(stored.running_root, "transactions")
 
-    def _count(self) -> dict[str, FileTotals]:
-        found: dict[str, list[int]] = {}
-        for files in (self.candidates.own, *self.candidates.rooted.values()):
-            for path, size in files.items():
-                totals = found.setdefault(fmt.kind_of_file(path), [0, 0])
-                totals[0] += 1
-                totals[1] += size
-        return _totals_of(found)
-
     # --- delete
 
     async def delete(self) -> AsyncIterator[dict[str, FileTotals]]:
@@ -323,34 +325,38 @@ class _Run:
 
         Raises Corrupt (`history_replaced`) where the store was put back to an older state, which may need these files.
         """
-        gone: dict[str, list[int]] = {}
-        by_kind: dict[str, list[str]] = {kind: [] for kind in ORDER_OF_DELETION}
-        for path in self.candidates.own:
-            by_kind[fmt.kind_of_file(path)].append(path)
+        gone: dict[str, FileTotals] = {}
         for url, files in self.candidates.rooted.items():
-            for batch in _batches(list(files)):
+            async for batch in _batches(files, "data"):
                 await self._follower.verify_head()
-                await self._follower.data_roots.of(url).delete_many(batch)
-                _add(gone, "data", batch, files)
-                yield _totals_of(gone)
-        for kind, paths in by_kind.items():
-            for batch in _batches(paths):
+                await self._follower.data_roots.of(url).delete_many(list(batch))
+                _add(gone, "data", batch)
+                yield dict(gone)
+        for kind in ORDER_OF_DELETION:
+            async for batch in _batches(self.candidates.own, kind):
                 await self._follower.verify_head()
                 await failpoints.reached("collect.deleting")
-                await self._log.storage.delete_many(batch)
-                _add(gone, kind, batch, self.candidates.own)
-                yield _totals_of(gone)
+                await self._log.storage.delete_many(list(batch))
+                _add(gone, kind, batch)
+                yield dict(sorted(gone.items()))
 
 
-def _batches(paths: Sequence[str]) -> list[Sequence[str]]:
-    return [paths[start : start + DELETED_AT_ONCE] for start in range(0, len(paths), DELETED_AT_ONCE)]
+async def _batches(files: FoundFiles, kind: str) -> AsyncIterator[dict[str, int]]:
+    """Yield the files of a kind that are left, with their bytes, DELETED_AT_ONCE at a time."""
+    batch: dict[str, int] = {}
+    for part in files.left_of(kind):
+        for path, size in part:
+            batch[path] = size
+            if len(batch) == DELETED_AT_ONCE:
+                yield batch
+                batch = {}
+        await asyncio.sleep(0)
+    if batch:
+        yield batch
 
 
-def _add(gone: dict[str, list[int]], kind: str, batch: Sequence[str], sizes: dict[str, int]) -> None:
-    totals = gone.setdefault(kind, [0, 0])
-    totals[0] += len(batch)
-    totals[1] += sum(sizes[path] for path in batch)
-
-
-def _totals_of(found: dict[str, list[int]]) -> dict[str, FileTotals]:
-    return {kind: FileTotals(files=files, size_bytes=size) for kind, (files, size) in sorted(found.items())}
+def _add(gone: dict[str, FileTotals], kind: str, batch: Mapping[str, int]) -> None:
+    before = gone.get(kind, FileTotals())
+    gone[kind] = FileTotals(
+        files=before.files + len(batch), size_bytes=before.size_bytes + sum(batch.values())
+    )

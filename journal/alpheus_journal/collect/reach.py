@@ -8,21 +8,20 @@ of their tables, and the data files of these. What cannot be read could reach an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import Corrupt, Expired, NotFound
+from alpheus_journal.collect.candidates import Candidates
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, NotFound
 from alpheus_journal.format import Kind, NodePath
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.versions import Log, Root
-from alpheus_journal.model.answers import FileTotals
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, Segment, SubscriptionDef, TableDef, TagDef
 from alpheus_journal.model.operations import Action, AppendFiles, ChangeRows, OverwriteFiles
-from alpheus_journal.storage import each_of
-from alpheus_journal.tables.manifest import is_content_of, open_segment
+from alpheus_journal.tables.manifest import is_content_of, list_paths
 from alpheus_journal.tree.node import Node, decode_node
 from alpheus_journal.tree.reader import Reader
 from alpheus_journal.workspace.context import OFFLOADED_SIZE_BYTES_MIN
@@ -36,49 +35,6 @@ VERSIONS = "versions"
 """The name under which `Candidates` counts what kept versions reach."""
 SEGMENTS_SIZE_BYTES_MAX = 32 << 20
 """Bytes of manifest segments that are read together. One segment is always allowed."""
-
-
-class Candidates:
-    """The files that a listing found and that are old enough to delete, with their bytes. `keep` takes out what is
-    reached, and `keep_elsewhere` what belongs to another place. `own` are those of the catalog's prefix; `rooted` are
-    data files by data root and path."""
-
-    def __init__(self) -> None:
-        self.own: dict[str, int] = {}
-        self.rooted: dict[str, dict[str, int]] = {}
-        self.kept_by: dict[str, FileTotals] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.own) or any(self.rooted.values())
-
-    def keep(self, paths: Iterable[str], by: str, root: str = "") -> None:
-        """Take out files that `by` reaches."""
-        left = self.rooted.get(root) if root else self.own
-        if not left:
-            return
-        files = size = 0
-        for path in paths:
-            found = left.pop(path, None)
-            if found is not None:
-                files, size = files + 1, size + found
-        if files:
-            before = self.kept_by.get(by, FileTotals())
-            self.kept_by[by] = FileTotals(files=before.files + files, size_bytes=before.size_bytes + size)
-
-    def keep_elsewhere(self, places: Mapping[str, set[str]]) -> None:
-        """Take out the data files of tables that have another place than the one where the files were listed. `places`
-        are the data roots of tables by their ids; the prefix is the empty root.
-
-        A link, a mount or another name of a bucket may make two places one. Then each of them lists the files of the
-        other, and only the place of the table knows what the table reaches.
-        """
-        for root, left in (("", self.own), *self.rooted.items()):
-            strangers = {table_id for table_id, roots in places.items() if roots - {root}}
-            if not strangers:
-                continue
-            for path in [path for path in left if path.startswith("data/")]:
-                if path.split("/", 2)[1] in strangers:
-                    del left[path]
 
 
 class _Wanted(msgspec.Struct):
@@ -126,28 +82,28 @@ class Reach:
         self._by, self._is_copy = VERSIONS, False
         self._fresh.clear()
 
-        async def read(version: int) -> Root | None:
-            try:
-                return await self._log.read(version)
-            except Expired:
-                return None
-            except NotFound:
-                if self._log.given_up_range(version) is not None:
-                    return None
-                raise
-
         for start in range(0, len(versions), ROOTS_AT_ONCE):
-            part = versions[start : start + ROOTS_AT_ONCE]
             wanted = _Wanted()
-            for root in await each_of(part, read, ROOTS_AT_ONCE):
-                if root is None:
-                    continue
+            for root in await self._read_roots(versions[start : start + ROOTS_AT_ONCE]):
                 self._add_tree(root.node, root.catalog_def, wanted)
                 self._candidates.keep(root.action_files, self._by)
                 for transaction in root.transactions:
                     for action in transaction.actions:
                         self._add_action(action, wanted)
             await self._follow(wanted)
+
+    async def _read_roots(self, versions: Sequence[int]) -> list[Root]:
+        """Read the roots of those versions that are kept."""
+        found = []
+        for version, root in zip(versions, await self._log.read_many(versions), strict=True):
+            if isinstance(root, Expired):
+                continue
+            if isinstance(root, NotFound) and self._log.given_up_range(version) is not None:
+                continue
+            if isinstance(root, AlpheusError):
+                raise root
+            found.append(root)
+        return found
 
     async def add_copy(self, copy: Copy, by: str) -> None:
         """Add the tree of a pin or a lease."""
@@ -238,8 +194,8 @@ class Reach:
                 part = wanted.nodes[start : start + READ_AT_ONCE]
                 for node in (await self._reader.load_nodes(part)).values():
                     self._add_node(node, found)
+                    await asyncio.sleep(0)
                 self._candidates.keep(part, self._by)
-                await asyncio.sleep(0)
             items = list(wanted.definitions.items())
             for start in range(0, len(items), READ_AT_ONCE):
                 await self._read_definitions(dict(items[start : start + READ_AT_ONCE]), found)
@@ -294,7 +250,7 @@ class Reach:
             else:
                 paths = await asyncio.to_thread(_list_files, segment, data, table_id)
             self._candidates.keep(paths, self._by, root)
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
 
 def _list_files(segment: Segment, data: bytes, table_id: str) -> list[str]:
@@ -306,5 +262,4 @@ def _list_files(segment: Segment, data: bytes, table_id: str) -> list[str]:
             path=segment.path,
             hint="restore the file from a copy",
         )
-    paths: list[str] = open_segment(data, segment.path, table_id=table_id).column("path").to_pylist()
-    return paths
+    return list_paths(data, segment.path, table_id=table_id)

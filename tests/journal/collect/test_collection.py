@@ -27,7 +27,9 @@ from upkeep_lake import (
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.collect.reach import Candidates, Reach
+from alpheus_journal.collect import expiry
+from alpheus_journal.collect.candidates import Candidates
+from alpheus_journal.collect.reach import Reach
 from alpheus_journal.errors import (
     AlreadyExists,
     Conflict,
@@ -461,12 +463,15 @@ async def test_a_root_with_a_bad_pointer_hides_nothing_from_others() -> None:
     left = []
     for first in ((), (bad,)):
         candidates = Candidates()
-        candidates.own = dict.fromkeys(await files_of(lake), 1)
+        for path in await files_of(lake):
+            candidates.own.add(path, 1)
+        await candidates.own.seal()
         reach = Reach(journal.follower.log, journal.keys, candidates)
         for path in first:
             await raises(Corrupt, reach.add_root_file(path, "transactions"))
         await reach.add_root_file(good, "exports")
-        left.append(candidates.own.keys() - {bad})
+        parts = (part for kind in fmt.COLLECTED_KINDS for part in candidates.own.left_of(kind))
+        left.append({path for part in parts for path, _ in part} - {bad})
     assert left[0] == left[1]
     await journal.close()
 
@@ -528,7 +533,10 @@ POINTS = ("collect.listed", "collect.fenced", "collect.marked", "collect.deletin
 
 
 @pytest.mark.parametrize("point", [*POINTS, "expiry.tombstone@1", "expiry.tombstone@3"])
-async def test_upkeep_that_was_killed_is_finished_by_the_next(point: str) -> None:
+async def test_upkeep_that_was_killed_is_finished_by_the_next(
+    point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "TOMBSTONES_AT_ONCE", 1)
     lake = make_lake()
     journal = await collectable(lake)
     name, _, at = point.partition("@")

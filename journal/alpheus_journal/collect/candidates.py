@@ -1,0 +1,197 @@
+"""The files that a listing found and that may be deleted, in little memory.
+
+A file takes 26 bytes of memory, whatever its path. Its path waits in a temporary file, which is read again for the
+files that are left. A mark finds its file by 64 bits of a hash. Where two files have one hash, a mark keeps both, so a
+collision can only keep a file that could go. The key of the hash is another one in each process, so the next collection
+finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import weakref
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alpheus_journal import format as fmt
+from alpheus_journal.errors import Exhausted
+from alpheus_journal.model.answers import FileTotals
+
+PATHS_SIZE_BYTES_MAX = 4 << 20
+"""Bytes of paths that stay in memory. More of them go to a file in the folder for temporary files."""
+PATHS_AT_ONCE = 500
+SORTED_ASIDE_MIN = 20_000
+"""From this number on files are sorted in a thread."""
+_KINDS = fmt.COLLECTED_KINDS
+_BITS = (1 << 64) - 1
+
+
+class FoundFiles:
+    """The files of one place. Add all of them, `seal`, and then take out what stays."""
+
+    def __init__(self) -> None:
+        self._paths = tempfile.SpooledTemporaryFile(PATHS_SIZE_BYTES_MAX)  # noqa: SIM115
+        self._release = weakref.finalize(self, self._paths.close)
+        self._kinds = bytearray()
+        self._sizes = array("Q")
+        self._hashes = array("Q")
+        """In the order of adding until `seal`, then ascending."""
+        self._order = array("Q")
+        """The number of the file that has the hash at the same place."""
+        self._is_kept = bytearray()
+        self._left = {kind: [0, 0] for kind in _KINDS}  # files and bytes
+
+    def __len__(self) -> int:
+        return sum(files for files, _ in self._left.values())
+
+    def add(self, path: str, size: int) -> None:
+        """Add a file that has a kind. Raises Exhausted (`no_space`) where there is no room for temporary files."""
+        kind = fmt.kind_of_file(path)
+        self._kinds.append(_KINDS.index(kind))
+        self._sizes.append(size)
+        self._hashes.append(hash(path) & _BITS)
+        self._left[kind][0] += 1
+        self._left[kind][1] += size
+        try:
+            self._paths.write(path.encode() + b"\n")
+        except OSError as error:
+            raise Exhausted(
+                f"cannot write the list of files below {tempfile.gettempdir()}: {error.strerror}",
+                kind="no_space",
+                hint="free space, or name another folder in TMPDIR: about 150 bytes for each file are needed",
+            ) from error
+
+    async def seal(self) -> None:
+        """End the adding."""
+        self._is_kept = bytearray(len(self._sizes))
+        if len(self._sizes) < SORTED_ASIDE_MIN:
+            self._sort()
+        else:
+            await asyncio.to_thread(self._sort)
+
+    def _sort(self) -> None:
+        count = len(self._hashes)
+        if not count:
+            return
+        hashes = pa.Array.from_buffers(pa.uint64(), count, [None, pa.py_buffer(self._hashes.tobytes())])
+        order = pc.array_sort_indices(hashes)
+        self._hashes = array("Q", memoryview(hashes.take(order).buffers()[1])[: 8 * count].tobytes())
+        self._order = array("Q", memoryview(order.buffers()[1])[: 8 * count].tobytes())
+
+    def keep(self, paths: Iterable[str]) -> FileTotals:
+        """Take out some of the files, and return how many of them were left. Other paths are passed over."""
+        files = size = 0
+        for path in paths:
+            sought = hash(path) & _BITS
+            place = bisect_left(self._hashes, sought)
+            while place < len(self._hashes) and self._hashes[place] == sought:
+                number = self._order[place]
+                if not self._is_kept[number]:
+                    self._take_out(number)
+                    files, size = files + 1, size + self._sizes[number]
+                place += 1
+        return FileTotals(files=files, size_bytes=size)
+
+    def _take_out(self, number: int) -> None:
+        self._is_kept[number] = 1
+        totals = self._left[_KINDS[self._kinds[number]]]
+        totals[0] -= 1
+        totals[1] -= self._sizes[number]
+
+    async def keep_tables(self, table_ids: set[str]) -> None:
+        """Take out the data files of some tables."""
+        for part in self._each_part("data"):
+            for number, path, _ in part:
+                if path.split("/", 2)[1] in table_ids:
+                    self._take_out(number)
+            await asyncio.sleep(0)
+
+    def left_of(self, kind: str) -> Iterator[list[tuple[str, int]]]:
+        """Yield path and size of the files of a kind that are left, in parts, which may be empty."""
+        if self._left[kind][0]:
+            for part in self._each_part(kind):
+                yield [(path, size) for _, path, size in part]
+
+    def _each_part(self, kind: str) -> Iterator[list[tuple[int, str, int]]]:
+        """Yield number, path and size of the files of a kind that are left, from PATHS_AT_ONCE files at a time."""
+        wanted = _KINDS.index(kind)
+        self._paths.seek(0)
+        part = []
+        for number, line in enumerate(self._paths):
+            if self._kinds[number] == wanted and not self._is_kept[number]:
+                part.append((number, line[:-1].decode(), self._sizes[number]))
+            if (number + 1) % PATHS_AT_ONCE == 0:
+                yield part
+                part = []
+        yield part
+
+    def count(self) -> dict[str, FileTotals]:
+        """Return what is left, by kind."""
+        return {
+            kind: FileTotals(files=files, size_bytes=size)
+            for kind, (files, size) in self._left.items()
+            if files
+        }
+
+    def close(self) -> None:
+        """Remove the temporary file. It goes with this object, too."""
+        self._release()
+
+
+class Candidates:
+    """The files that a listing found and that are old enough to delete. `keep` takes out what is reached, and
+    `keep_elsewhere` what belongs to another place. `own` are those of the catalog's prefix; `rooted` are data files by
+    data root."""
+
+    def __init__(self) -> None:
+        self.own = FoundFiles()
+        self.rooted: dict[str, FoundFiles] = {}
+        self.kept_by: dict[str, FileTotals] = {}
+
+    def __bool__(self) -> bool:
+        return any(map(len, (self.own, *self.rooted.values())))
+
+    def keep(self, paths: Iterable[str], by: str, root: str = "") -> None:
+        """Take out files that `by` reaches."""
+        left = self.rooted.get(root) if root else self.own
+        if left is None:
+            return
+        found = left.keep(paths)
+        if found.files:
+            before = self.kept_by.get(by, FileTotals())
+            self.kept_by[by] = FileTotals(
+                files=before.files + found.files, size_bytes=before.size_bytes + found.size_bytes
+            )
+
+    async def keep_elsewhere(self, places: Mapping[str, set[str]]) -> None:
+        """Take out the data files of tables that have another place than the one where the files were listed. `places`
+        are the data roots of tables by their ids; the prefix is the empty root.
+
+        A link, a mount or another name of a bucket may make two places one. Then each of them lists the files of the
+        other, and only the place of the table knows what the table reaches.
+        """
+        for root, left in (("", self.own), *self.rooted.items()):
+            strangers = {table_id for table_id, roots in places.items() if roots - {root}}
+            if strangers and left:
+                await left.keep_tables(strangers)
+
+    def count(self) -> dict[str, FileTotals]:
+        """Return what is left, by kind."""
+        found: dict[str, FileTotals] = {}
+        for files in (self.own, *self.rooted.values()):
+            for kind, totals in files.count().items():
+                before = found.get(kind, FileTotals())
+                found[kind] = FileTotals(
+                    files=before.files + totals.files, size_bytes=before.size_bytes + totals.size_bytes
+                )
+        return dict(sorted(found.items()))
+
+    def close(self) -> None:
+        """Remove the temporary files."""
+        for files in (self.own, *self.rooted.values()):
+            files.close()
