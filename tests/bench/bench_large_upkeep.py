@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,19 +36,14 @@ import uvloop
 from aged_lake import AgedLake, make_on_disk
 from measured import percentile
 
+from alpheus_journal.clock import RandomIdentities
+from alpheus_journal.journal import Journal
+from alpheus_journal.model.answers import Collection, Expiry
+from alpheus_journal.model.expiry_rules import ExpiryRules
+from alpheus_journal.model.operations import CreateNamespace, Transaction
+from alpheus_journal.storage import open_storage
+
 TESTS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "faults" / "drivers")]
-
-import alpheus_test_servers as servers  # noqa: E402
-from store_proxy import StoreProxy  # noqa: E402
-
-from alpheus_journal.clock import RandomIdentities  # noqa: E402
-from alpheus_journal.journal import Journal  # noqa: E402
-from alpheus_journal.model.answers import Collection, Expiry  # noqa: E402
-from alpheus_journal.model.expiry_rules import ExpiryRules  # noqa: E402
-from alpheus_journal.model.operations import CreateNamespace, Transaction  # noqa: E402
-from alpheus_journal.storage import open_storage  # noqa: E402
-
 FILES = 7
 TABLES = 1_000
 MILLION = 1_000_000
@@ -226,6 +221,12 @@ def measure_disk(folder: Path, versions: int, expired: int, commit_seconds: floa
 
 
 async def measure_requests(versions: int, expired: int) -> None:
+    # Here, because a step's process would take memory for these modules.
+    sys.path[:0] = [str(TESTS), str(TESTS / "faults" / "drivers")]
+    import alpheus_test_servers as servers
+    from store_proxy import StoreProxy
+
+    os.environ.update(servers.ENVIRONMENT)
     with tempfile.TemporaryDirectory() as folder:
         if failure := servers.install():
             print(f"left out: {servers.NOT_INSTALLED}: {failure}")
@@ -245,20 +246,20 @@ async def measure_requests(versions: int, expired: int) -> None:
                 journal = await Journal.open(storage)
                 store.clear()
                 done = (await expire(journal, expired)).expired
-                show_requests(f"expiry of {done:,} versions", store)
+                show_requests(f"expiry of {done:,} versions", store.count_kinds())
+                store.clear()
                 deleted = (await collect(journal)).deleted_count
-                show_requests(f"collection that deletes {deleted:,} files", store)
+                show_requests(f"collection that deletes {deleted:,} files", store.count_kinds())
                 await journal.close()
         finally:
             server.stop()
 
 
-def show_requests(what: str, store: StoreProxy) -> None:
+def show_requests(what: str, kinds: Mapping[Any, int]) -> None:
     counts = Counter[str]()
-    for kind, count in store.count_kinds().items():
+    for kind, count in kinds.items():
         counts[kind.verb] += count
     print(f"{what}: " + ", ".join(f"{verb} {count:,}" for verb, count in sorted(counts.items())), flush=True)
-    store.clear()
 
 
 def main() -> None:
@@ -283,7 +284,6 @@ def main() -> None:
         )
         print(json.dumps(uvloop.run(work)))
         return
-    os.environ.update(servers.ENVIRONMENT)
     if options.versions:
         with tempfile.TemporaryDirectory(prefix="alpheus-bench-") as folder:
             measure_disk(Path(folder), options.versions, options.expire, options.commit_seconds)

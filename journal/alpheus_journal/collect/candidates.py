@@ -13,7 +13,8 @@ import tempfile
 import weakref
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,19 +25,27 @@ from alpheus_journal.model.answers import FileTotals
 
 PATHS_SIZE_BYTES_MAX = 4 << 20
 """Bytes of paths that stay in memory. More of them go to a file in the folder for temporary files."""
+READ_SIZE_BYTES = 1 << 20
 PATHS_AT_ONCE = 500
 SORTED_ASIDE_MIN = 20_000
 """From this number on files are sorted in a thread."""
 _KINDS = fmt.COLLECTED_KINDS
+_KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 _BITS = (1 << 64) - 1
+
+
+def _hash_path(path: str) -> int:
+    return hash(path) & _BITS
 
 
 class FoundFiles:
     """The files of one place. Add all of them, `seal`, and then take out what stays."""
 
     def __init__(self) -> None:
-        self._paths = tempfile.SpooledTemporaryFile(PATHS_SIZE_BYTES_MAX)  # noqa: SIM115
-        self._release = weakref.finalize(self, self._paths.close)
+        self._paths = bytearray()
+        """The last paths, each with a line feed. The earlier ones are in the file, where there is one."""
+        self._file: IO[bytes] | None = None
+        self._release: Callable[[], object] = lambda: None
         self._kinds = bytearray()
         self._sizes = array("Q")
         self._hashes = array("Q")
@@ -49,22 +58,34 @@ class FoundFiles:
     def __len__(self) -> int:
         return sum(files for files, _ in self._left.values())
 
-    def add(self, path: str, size: int) -> None:
-        """Add a file that has a kind. Raises Exhausted (`no_space`) where there is no room for temporary files."""
-        kind = fmt.kind_of_file(path)
-        self._kinds.append(_KINDS.index(kind))
+    def add(self, path: str, size: int, kind: str) -> None:
+        """Add a file of a kind (`format.kind_of_file`). Call `settle` after some hundred files."""
+        self._kinds.append(_KIND_NUMBERS[kind])
         self._sizes.append(size)
-        self._hashes.append(hash(path) & _BITS)
+        self._hashes.append(_hash_path(path))
         self._left[kind][0] += 1
         self._left[kind][1] += size
+        self._paths += path.encode() + b"\n"
+
+    async def settle(self) -> None:
+        """Move paths out of memory if they are many. Raises Exhausted (`no_space`)."""
+        if len(self._paths) < PATHS_SIZE_BYTES_MAX:
+            return
         try:
-            self._paths.write(path.encode() + b"\n")
+            await asyncio.to_thread(self._write, bytes(self._paths))
         except OSError as error:
             raise Exhausted(
                 f"cannot write the list of files below {tempfile.gettempdir()}: {error.strerror}",
                 kind="no_space",
                 hint="free space, or name another folder in TMPDIR: about 150 bytes for each file are needed",
             ) from error
+        self._paths = bytearray()
+
+    def _write(self, data: bytes) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115
+            self._release = weakref.finalize(self, self._file.close)
+        self._file.write(data)
 
     async def seal(self) -> None:
         """End the adding."""
@@ -87,7 +108,7 @@ class FoundFiles:
         """Take out some of the files, and return how many of them were left. Other paths are passed over."""
         files = size = 0
         for path in paths:
-            sought = hash(path) & _BITS
+            sought = _hash_path(path)
             place = bisect_left(self._hashes, sought)
             while place < len(self._hashes) and self._hashes[place] == sought:
                 number = self._order[place]
@@ -105,30 +126,40 @@ class FoundFiles:
 
     async def keep_tables(self, table_ids: set[str]) -> None:
         """Take out the data files of some tables."""
-        for part in self._each_part("data"):
+        async for part in self._each_part("data"):
             for number, path, _ in part:
                 if path.split("/", 2)[1] in table_ids:
                     self._take_out(number)
-            await asyncio.sleep(0)
 
-    def left_of(self, kind: str) -> Iterator[list[tuple[str, int]]]:
-        """Yield path and size of the files of a kind that are left, in parts, which may be empty."""
+    async def left_of(self, kind: str) -> AsyncIterator[list[tuple[str, int]]]:
+        """Yield path and size of the files of a kind that are left, in parts."""
         if self._left[kind][0]:
-            for part in self._each_part(kind):
+            async for part in self._each_part(kind):
                 yield [(path, size) for _, path, size in part]
 
-    def _each_part(self, kind: str) -> Iterator[list[tuple[int, str, int]]]:
+    async def _each_part(self, kind: str) -> AsyncIterator[list[tuple[int, str, int]]]:
         """Yield number, path and size of the files of a kind that are left, from PATHS_AT_ONCE files at a time."""
-        wanted = _KINDS.index(kind)
-        self._paths.seek(0)
-        part = []
-        for number, line in enumerate(self._paths):
-            if self._kinds[number] == wanted and not self._is_kept[number]:
-                part.append((number, line[:-1].decode(), self._sizes[number]))
-            if (number + 1) % PATHS_AT_ONCE == 0:
-                yield part
+        wanted, number = _KIND_NUMBERS[kind], 0
+        async for lines in self._each_lines():
+            for start in range(0, len(lines), PATHS_AT_ONCE):
                 part = []
-        yield part
+                for line in lines[start : start + PATHS_AT_ONCE]:
+                    if self._kinds[number] == wanted and not self._is_kept[number]:
+                        part.append((number, line.decode(), self._sizes[number]))
+                    number += 1
+                if part:
+                    yield part
+                await asyncio.sleep(0)
+
+    async def _each_lines(self) -> AsyncIterator[list[bytes]]:
+        """Yield the paths in the order of adding."""
+        rest = b""
+        if self._file is not None:
+            await asyncio.to_thread(self._file.seek, 0)
+            while data := await asyncio.to_thread(self._file.read, READ_SIZE_BYTES):
+                *lines, rest = (rest + data).split(b"\n")
+                yield lines
+        yield bytes(self._paths).split(b"\n")[:-1]
 
     def count(self) -> dict[str, FileTotals]:
         """Return what is left, by kind."""

@@ -165,13 +165,15 @@ class _Run:
             async for entry in entries:
                 seen += 1
                 if seen % LISTED_AT_ONCE == 0:
+                    await found.settle()
                     await asyncio.sleep(0)
-                if not fmt.kind_of_file(entry.path):
+                kind = fmt.kind_of_file(entry.path)
+                if not kind:
                     continue
                 if tables is not None and entry.path.split("/", 2)[1] not in tables:
                     continue
                 if entry.modified_at_millis < cutoff_millis:
-                    found.add(entry.path, entry.size)
+                    found.add(entry.path, entry.size, kind)
                 else:
                     files, size = files + 1, size + entry.size
         self._young = FileTotals(files=self._young.files + files, size_bytes=self._young.size_bytes + size)
@@ -344,13 +346,12 @@ class _Run:
 async def _batches(files: FoundFiles, kind: str) -> AsyncIterator[dict[str, int]]:
     """Yield the files of a kind that are left, with their bytes, DELETED_AT_ONCE at a time."""
     batch: dict[str, int] = {}
-    for part in files.left_of(kind):
+    async for part in files.left_of(kind):
         for path, size in part:
             batch[path] = size
             if len(batch) == DELETED_AT_ONCE:
                 yield batch
                 batch = {}
-        await asyncio.sleep(0)
     if batch:
         yield batch
 

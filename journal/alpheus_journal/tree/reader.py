@@ -5,6 +5,7 @@ Nodes and definitions are immutable and have random names, so a cache by path ne
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from alpheus_journal.storage import Storage
 from alpheus_journal.tree import btree as tree
 from alpheus_journal.tree.node import Node, NodeFile, decode_node
 
+DECODED_AT_ONCE = 4
 PAGE_SIZE_DEFAULT = 1_000
 PAGE_SIZE_MAX = 10_000
 NODE_CACHE_BYTES_DEFAULT = 128 << 20
@@ -149,8 +151,10 @@ class Reader:
                 found[path] = node
         if missing:
             fetched = await self._read_many(missing, self.node_size_max, "a node")
-            for path in missing:
+            for number, path in enumerate(missing, 1):
                 file = decode_node(fetched[path], path, root=False, size_max=self.node_size_max)
+                if number % DECODED_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # a node takes half a millisecond, and commits wait meanwhile
                 if self._on_node is not None:
                     self._on_node(path, file)
                 self.remember_node(path, file.node)

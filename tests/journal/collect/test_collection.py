@@ -464,13 +464,13 @@ async def test_a_root_with_a_bad_pointer_hides_nothing_from_others() -> None:
     for first in ((), (bad,)):
         candidates = Candidates()
         for path in await files_of(lake):
-            candidates.own.add(path, 1)
+            candidates.own.add(path, 1, fmt.kind_of_file(path))
         await candidates.own.seal()
         reach = Reach(journal.follower.log, journal.keys, candidates)
         for path in first:
             await raises(Corrupt, reach.add_root_file(path, "transactions"))
         await reach.add_root_file(good, "exports")
-        parts = (part for kind in fmt.COLLECTED_KINDS for part in candidates.own.left_of(kind))
+        parts = [part for kind in fmt.COLLECTED_KINDS async for part in candidates.own.left_of(kind)]
         left.append({path for part in parts for path, _ in part} - {bad})
     assert left[0] == left[1]
     await journal.close()
