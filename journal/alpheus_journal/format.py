@@ -81,6 +81,7 @@ ROW_FORMAT_REVISION = ".format_revision"
 ROW_EXPIRED_AT_MILLIS = ".expired_at_millis"
 ROW_LEASE_MILLIS = ".lease_millis"
 ROW_LEASE_HOLDER = ".lease_holder"
+ROW_LEASE_TRANSACTION = ".lease_transaction"
 
 LATEST_HINT = "vn/latest"
 OLDEST_HINT = "vn/oldest"
@@ -646,9 +647,13 @@ def check_position_pointer(path: str) -> str:
 
 def check_lease_path(path: str) -> str:
     """Check that a path below `lease/` has the name of a lease. Raises Corrupt."""
-    if _LEASE.fullmatch(path) is None:
+    if not is_lease_path(path):
         raise _refuse(path, "a lease")
     return path
+
+
+def is_lease_path(path: str) -> bool:
+    return _LEASE.fullmatch(path) is not None
 
 
 def check_pin_pointer(path: str) -> str:

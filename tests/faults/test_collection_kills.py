@@ -19,11 +19,11 @@ import pytest
 from collection_driver import MINIMUM_AGE_MILLIS, keep_up
 
 from alpheus_journal import failpoints
-from alpheus_journal.commit import references
 from alpheus_journal.errors import Conflict, Expired
 from alpheus_journal.failpoints import POINTS
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.log import leases
 from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -135,7 +135,7 @@ async def kill_upkeep(folder: Path, point: str, rounds: int) -> int:
 async def test_upkeep_is_killed_while_others_write(
     tmp_path: Path, lane_count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "ID_AHEAD_MILLIS_MAX", 0)  # ids and files have one clock here
+    monkeypatch.setattr(leases, "ID_AHEAD_MILLIS_MAX", 0)  # ids and files have one clock here
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
     rounds = lane_count(0, 100)

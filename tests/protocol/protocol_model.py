@@ -4,15 +4,14 @@ Each protocol is one generator function that reads like the protocol in FORMAT.m
 store, and one atomic step. `protocol_explorer` runs every interleaving of the actors of a scenario. An actor that stops
 for ever needs no step of its own: the explorer visits every state in which the actor has not gone on.
 
-**Actors.** `write`: a writer. `write_again`: one of two processes that run a block of work under one id, or that save a
-transaction. `resume`: the process that resumes a saved transaction. `expire`: keeps the head only. `tag`, `untag`,
-`restore` (which stands for undrop, too), `restore_tag`. `read`: a reader with a lease. `collect`: a collector. All
-commits, fences included, go through `commit`. The store may lose the reply to a put, and may delay a put until later or
-for ever. A clock of few ticks gives files, pins, ids and leases their times.
+**Actors.** `write`: a writer. `write_leased`: a writer with a lease, also one of two of one id. `write_again`: one of
+two processes that run a block of work under one id, or that save a transaction, without leases. `resume`: the process
+that resumes a saved transaction. `expire`: keeps the head only. `tag`, `untag`, `restore` (which stands for undrop,
+too), `restore_tag`. `read`: a reader with a lease. `collect`: a collector. All commits, fences included, go through
+`commit`. The store may lose the reply to a put, and may delay a put until later or for ever. A clock of few ticks gives
+files, pins, ids and leases their times.
 
-A writer with a lease is planned, and not built yet: so far a transaction that lasts longer than the minimum age is
-refused. The scenarios "long writer" show how it would work: the writer leaves its lease to collection, and each fence
-names the leases that have run out. All else is what FORMAT.md describes and the journal does.
+All is what FORMAT.md describes and the journal does.
 
 **Promises** (`Storage.check`, in every state):
 
@@ -68,10 +67,18 @@ which are therefore tried without it, too.
 | age_by_file | the time of a file that was uploaded again counts, not that of the id |
 | age_by_created_file | the same, but a file that exists is not uploaded again |
 | leases_unread | the collector does not read leases |
-| lease_untested | a commit does not test its lease |
-| lease_time_untested, lease_name_untested | it tests only one of the two: its time, or what fences name |
-| lease_dropped | a writer drops its lease after the commit: harm only where nothing is marked before the fence |
-| renewal_untested | a writer that renews its lease too late goes on |
+| writers_after_slots | after the fence it reads the leases of writers with the others, after the slots |
+| names_unfenced | it disregards leases that have run out, and its fence does not name them |
+| ended_after_fence | after the fence it also disregards leases that have run out since |
+| lease_untested | a commit does not look at its lease |
+| lease_name_untested | it looks whether its lease exists, and not what fences name |
+| lease_file_untested | it does not look whether its lease exists: no harm, only leases that fences name are deleted |
+| lease_of_begin | it looks at its lease and at fences for the version at which it began, and not again |
+| lease_late | a writer takes its lease after its first upload |
+| lease_late_tested | the same, but it looks at the head, as for an id that is not fresh: no harm |
+| head_unread | a process whose id is not fresh takes a lease, and does not look at the head |
+| lease_kept | a writer leaves its lease after the commit: no harm |
+| drop_while_unknown | a writer drops its lease while the outcome of its commit is unknown |
 | leases_end_at_once | the collector waits one time to live, not two: no harm while all read one clock |
 
 **Not in the model.** All read one exact clock; a mistake of a clock is what the 120 s of an id and the second time to
@@ -167,6 +174,8 @@ class Rules(NamedTuple):
     """The files that are nodes: a commit replaces the node of the version below."""
     leased: bool = False
     """Whether there are leases. Collectors do not look for leases where there are none."""
+    writers: bool = False
+    """Whether these are leases of writers, which a collector reads before the slots. Readers' leases come last."""
     candidates: bool = False
     """Whether expirers write candidates."""
 
@@ -217,21 +226,26 @@ class Proof(NamedTuple):
     """Why a commit may reference data files that it did not upload since the last fence."""
 
     kind: str = "none"
-    """`none`, `id` (the time in the transaction's id), `pin` (the time of its file), `lease`."""
+    """`none`, `id` (the time in the transaction's id, or a lease), `pin` (the time of its file)."""
     born: int = 0
-    lease: int = 0
+    lease: int = -1
+    """The place of a writer's lease."""
 
-    def holds(self, rules: Rules, clock: int, cutoff: int, disregarded: int) -> bool:
-        """Return whether a commit may rest on it now, above fences of this cutoff that disregard these leases."""
-        if self.kind in ("id", "pin"):
-            if rules.has("refused_at_cutoff"):
-                return self.born > cutoff
-            return self.born >= cutoff or rules.has(f"{self.kind}_untested")
-        if self.kind == "lease":
-            alive = clock - self.born < rules.lease_time or rules.has("lease_time_untested")
-            named = disregarded & self.lease and not rules.has("lease_name_untested")
-            return (alive and not named) or rules.has("lease_untested")
-        return True
+    def holds(self, rules: Rules, cutoff: int, disregarded: int, *, is_leased: bool) -> bool:
+        """Return whether a commit may rest on it now, above fences of this cutoff that disregard these leases.
+        `is_leased`: whether the file of the lease exists."""
+        if self.kind == "none":
+            return True
+        if rules.has("refused_at_cutoff"):
+            return self.born > cutoff
+        if self.born >= cutoff or rules.has(f"{self.kind}_untested"):
+            return True
+        if self.lease < 0:
+            return False
+        if rules.has("lease_untested"):
+            return True
+        is_named = disregarded >> self.lease & 1 and not rules.has("lease_name_untested")
+        return (is_leased or rules.has("lease_file_untested")) and not is_named
 
 
 class Storage:
@@ -431,6 +445,10 @@ class Storage:
         held = bool(old) and old.held and store.clock - old.born < self.rules.lease_time
         return store._replace(leases=_set(store.leases, place, Lease(files, store.clock, held))), store.clock
 
+    def _renew_lease_if_there(self, store: Store, place: int, files: int) -> tuple[Store, bool]:
+        """Write the same bytes again, unless the file was deleted. Reply: whether it was there."""
+        return (self._write_lease(store, place, files)[0], True) if store.leases[place] else (store, False)
+
     def _read_lease(self, store: Store, place: int) -> tuple[Store, Any]:
         """Reply: the lease's time, ABSENT if it does not exist."""
         return store, (store.leases[place].born,) if store.leases[place] else ABSENT
@@ -504,14 +522,19 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1, sou
         return "Expired"
     if root.revision > wanted.revision and not rules.has("revision_1_writer"):
         return "newer_format"
+    del clock
     used = node = attempt = disregarded = 0
-    fenced = False
+    fenced = judged = is_leased = False
     cutoff = 0 if rules.has("cutoff_of_met_fences") else root.cutoff
     while True:
         # Judge: at the begin version, and again after each version that won.
-        if not proof.holds(rules, clock, cutoff, disregarded):
-            return "Expired"
-        del clock
+        if not (judged and rules.has("lease_of_begin")):
+            if proof.lease >= 0 and proof.born < cutoff:
+                is_leased = (yield ("read lease", proof.lease)) is not ABSENT
+            if not proof.holds(rules, cutoff, disregarded, is_leased=is_leased):
+                return "Expired"
+            is_leased = False
+        judged = True
         if wanted.remove & ~root.tree or wanted.untag & ~root.pins:
             return "Conflict"
         if source is not None:
@@ -535,13 +558,13 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1, sou
         root = wanted.execute(rules, root, node, version)
         outcome = yield ("put", version, root, wanted.faults)
         while outcome == "unknown":
-            if rules.has("unpin_while_unknown"):
+            if rules.has("unpin_while_unknown") or rules.has("drop_while_unknown"):
                 return "OutcomeUnknown"
             outcome = yield ("put", version, root, "")
         if outcome == "created":
             return "committed"
         # The slot exists: whose is it?
-        winner, clock = yield ("read", version)
+        winner = (yield ("read", version))[0]
         if winner is ABSENT:
             return "lost track"
         if winner.commit == root.commit:
@@ -551,6 +574,7 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1, sou
             if not rules.has("tombstones_passed"):
                 return "Expired"
             version, root, clock = yield ("find head",)
+            del clock
             continue
         if winner.transaction == wanted.id:
             return "committed before"
@@ -559,7 +583,7 @@ def commit(rules: Rules, wanted: Transaction, proof: Proof, begin: int = -1, sou
                 return "newer_format"
         elif winner.fence:
             fenced = True
-            disregarded |= winner.disregarded & proof.lease
+            disregarded |= winner.disregarded
         root = winner
         if not rules.has("cutoff_of_begin") and (root.fence or not rules.has("cutoff_of_met_fences")):
             cutoff = root.cutoff
@@ -576,24 +600,40 @@ class Writer(NamedTuple):
     """The begin version, if it was fixed before the first send."""
 
 
-def write(rules: Rules, me: Writer) -> Program:
-    """A writer. With a lease: the lease is durable before the first upload, is renewed while the upload lasts, and is
-    left to collection."""
-    if me.lease >= 0:
-        born = yield ("write lease", me.lease, me.data)
+def write_leased(rules: Rules, me: Writer, id_time: int = -1) -> Program:
+    """FORMAT.md, "Leases of writers": the lease is durable before the first upload, is renewed while the upload lasts,
+    and is dropped when the outcome is known. `id_time`: another process may have begun to work under this id then, so
+    the writer looks at the head once its lease is durable."""
+    begin, root, born = yield ("find head",)
+    is_late = rules.has("lease_late") or rules.has("lease_late_tested")
+    if is_late:
         yield ("upload", me.data)
-        left = me.renewals
-        while left:
-            left -= 1
-            renewed = yield ("renew lease", me.lease, me.data)
-            if renewed - born >= rules.lease_time and not rules.has("renewal_untested"):
-                return "lease ran out"
-            born = renewed
-            del renewed
-        outcome = yield from commit(rules, me.wanted, Proof("lease", born, 1 << me.lease))
-        if rules.has("lease_dropped"):
+    yield ("write lease", me.lease, me.data)
+    if (id_time >= 0 and not rules.has("head_unread")) or rules.has("lease_late_tested"):
+        root = (yield ("find head",))[1]
+        if root.cutoff > (born if id_time < 0 else id_time):
             yield ("drop lease", me.lease)
-        return outcome
+            return "Expired"
+    del root
+    if not is_late:
+        yield ("upload", me.data)
+    left = me.renewals
+    while left:
+        left -= 1
+        renewed = yield ("renew lease if there", me.lease, me.data)
+        if not renewed:
+            left = 0
+        del renewed
+    wanted = me.wanted
+    proof = Proof("id", born if id_time < 0 else id_time, me.lease)
+    outcome = yield from commit(rules, wanted, proof, me.begin if me.begin >= 0 else begin)
+    if not rules.has("lease_kept"):
+        yield ("drop lease", me.lease)
+    return outcome
+
+
+def write(rules: Rules, me: Writer) -> Program:
+    """A writer without a lease."""
     if me.data:
         born = yield ("upload", me.data)
         return (yield from commit(rules, me.wanted, Proof("id", born)))
@@ -842,10 +882,14 @@ def collect(rules: Rules, me: Collector) -> Program:
         return "nothing to collect"
     # (3) Commit a fence. It names the cutoff, and the leases that this collection disregards.
     if not outcome and not rules.has("no_fence"):
-        outcome = yield from commit(rules, me.fence._replace(disregarded=ended, cutoff=cutoff), Proof())
+        named_too = 0 if rules.has("names_unfenced") else ended
+        outcome = yield from commit(rules, me.fence._replace(disregarded=named_too, cutoff=cutoff), Proof())
+        del named_too
         if outcome != "committed":
             return "no fence"
-    # (4) Mark once more: the slots above those that were read, then pins and leases.
+    if rules.has("ended_after_fence"):
+        ended = yield ("list expired leases",)
+    # (4) Mark once more: leases of writers, the slots above those that were read, then pins and leases.
     while not rules.has("no_second_round"):
         before = (version, files) if rules.has("repeated_rounds") else None
         again = not rules.has("no_first_round")
@@ -864,8 +908,14 @@ def collect(rules: Rules, me: Collector) -> Program:
 def _mark(
     rules: Rules, version: int, named: int, files: int, cutoff: int, ended: int, *, again: bool = False
 ) -> Program:
-    """Read the slots from `version` on, then pins, then leases. Return the next version, the pins that tags name, and
-    the files that are left."""
+    """Read the leases of writers, the slots from `version` on, then pins, then other leases.
+
+    Return the next version, the pins that tags name, and the files that are left.
+    """
+    is_leased = rules.leased and not rules.has("leases_unread")
+    is_first = rules.writers and not rules.has("writers_after_slots")
+    if is_leased and is_first:
+        files &= ~(yield ("list leases", ended))
     if rules.has("pins_before_slots"):
         files &= ~(yield ("read pins", cutoff, 0))
     entry = yield ("read slot", version)
@@ -886,7 +936,7 @@ def _mark(
         is_named_only = rules.has("pins_before_slots") or rules.has("young_pins_unread")
         files &= ~(yield ("read pins", NEVER if is_named_only else cutoff, named))
         del is_named_only
-    if rules.leased and not rules.has("leases_unread"):
+    if is_leased and not is_first:
         files &= ~(yield ("list leases", ended))
     return version, named, files
 

@@ -30,6 +30,7 @@ from protocol_model import (
     untag,
     write,
     write_again,
+    write_leased,
 )
 
 Actor = tuple[Callable[..., Any], Any]
@@ -328,18 +329,40 @@ SCENARIOS = {
         unsafe=(("lease_check_by_oldest", 24),),
     ),
     "long writer": Scenario(
-        Rules(age_min=0, lease_time=2, clock_max=5),
+        Rules(age_min=0, lease_time=1, clock_max=4, writers=True),
         (F[0],),
-        {"writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)), "collector": COLLECTOR},
+        {
+            "writer": (
+                write_leased,
+                Writer(ADD_1._replace(faults="delayed"), data=F[1], lease=0, renewals=1),
+            ),
+            "collector": COLLECTOR,
+        },
         lease_count=1,
         unsafe=(
-            ("leases_unread", 18),
-            ("lease_untested", 23),
-            ("lease_time_untested", 23),
-            ("renewal_untested", 23),
-            ("no_first_round + lease_dropped", 18),
+            ("leases_unread", 22),
+            ("names_unfenced", 25),
+            ("no_first_round + ended_after_fence", 23),
+            ("lease_untested", 25),
+            ("lease_name_untested", 25),
+            ("lease_of_begin", 24),
+            ("lease_late", 24),
+            ("no_first_round + drop_while_unknown", 23),
+            ("no_first_round + writers_after_slots", 22),
         ),
-        harmless=("lease_name_untested", "leases_end_at_once", "lease_dropped"),
+        harmless=("lease_late_tested", "lease_kept", "lease_file_untested", "leases_end_at_once"),
+    ),
+    # Two processes run a block of work under one id. Each takes a lease.
+    "long block": Scenario(
+        Rules(age_min=0, lease_time=1, clock_max=3, writers=True),
+        (F[0],),
+        {
+            "request": (write_leased, Writer(ADD_1, data=F[1], lease=0, begin=0), 1),
+            "again": (write_leased, Writer(ADD_1._replace(name=2), data=F[1], lease=1, begin=0), 1),
+            "collector": COLLECTOR,
+        },
+        lease_count=2,
+        unsafe=(("head_unread", 27), ("writers_after_slots", 30)),
     ),
     "tags": Scenario(
         Rules(age_min=0, clock_max=2, nodes=F[0] | F[1]),
@@ -459,10 +482,10 @@ GROWN = {
         lease_count=1,
     ),
     "long writer, grown": Scenario(
-        Rules(age_min=1, lease_time=2, clock_max=6),
+        Rules(age_min=1, lease_time=1, clock_max=6, writers=True),
         (F[0],),
         {
-            "writer": (write, Writer(ADD_1, data=F[1], lease=0, renewals=1)),
+            "writer": (write_leased, Writer(ADD_1, data=F[1], lease=0, renewals=1)),
             "collector": COLLECTOR,
             "collector 2": COLLECTOR_2,
         },

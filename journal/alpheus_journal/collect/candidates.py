@@ -1,6 +1,6 @@
 """The files that a listing found and that may be deleted, in little memory.
 
-A file takes 26 bytes of memory, whatever its path. Its path waits in a temporary file, which is read again for the
+A file takes 26 bytes of memory, whatever its path, and a manifest segment 42. Its path waits in a temporary file, which is read again for the
 files that are left. A mark finds its file by 64 bits of a hash. Where two files have one hash, a mark keeps both, so a
 collision can only keep a file that could go. The key of the hash is another one in each process, so the next collection
 finds it.
@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import Exhausted
+from alpheus_journal.log.leases import ID_AHEAD_MILLIS_MAX, RESOLUTION_MILLIS
 from alpheus_journal.model.answers import FileTotals
 
 PATHS_SIZE_BYTES_MAX = 4 << 20
@@ -32,6 +34,11 @@ SORTED_ASIDE_MIN = 20_000
 _KINDS = fmt.COLLECTED_KINDS
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 _BITS = (1 << 64) - 1
+
+
+def _folder_owner(path: str) -> str:
+    """Return the id of the transaction in whose folder a data file is."""
+    return path.split("/", 3)[2]
 
 
 def _hash_path(path: str) -> int:
@@ -53,13 +60,19 @@ class FoundFiles:
         self._order = array("Q")
         """The number of the file that has the hash at the same place."""
         self._is_kept = bytearray()
+        self._segments = array("Q")
+        self._segment_times = array("Q")
+        """The numbers of the manifest segments, and their modification times in epoch milliseconds."""
         self._left = {kind: [0, 0] for kind in _KINDS}  # files and bytes
 
     def __len__(self) -> int:
         return sum(files for files, _ in self._left.values())
 
-    def add(self, path: str, size: int, kind: str) -> None:
+    def add(self, path: str, size: int, kind: str, modified_at_millis: int) -> None:
         """Add a file of a kind (`format.kind_of_file`). Call `settle` after some hundred files."""
+        if kind == "manifest":
+            self._segments.append(len(self._kinds))
+            self._segment_times.append(max(0, modified_at_millis))
         self._kinds.append(_KIND_NUMBERS[kind])
         self._sizes.append(size)
         self._hashes.append(_hash_path(path))
@@ -124,6 +137,20 @@ class FoundFiles:
         totals[0] -= 1
         totals[1] -= self._sizes[number]
 
+    async def keep_uploads(self, transaction_ids: set[str], since_millis: int) -> FileTotals:
+        """Take out the data files in the folders of transactions, and the manifest segments that were modified at a
+        time or later. Return how many of them were left."""
+        chosen = [
+            number
+            for number, modified_at_millis in zip(self._segments, self._segment_times, strict=True)
+            if modified_at_millis >= since_millis and not self._is_kept[number]
+        ]
+        async for part in self._each_part("data"):
+            chosen += [number for number, path, _ in part if _folder_owner(path) in transaction_ids]
+        for number in chosen:
+            self._take_out(number)
+        return FileTotals(files=len(chosen), size_bytes=sum(self._sizes[number] for number in chosen))
+
     async def keep_tables(self, table_ids: set[str]) -> None:
         """Take out the data files of some tables."""
         async for part in self._each_part("data"):
@@ -175,8 +202,8 @@ class FoundFiles:
 
 
 class Candidates:
-    """The files that a listing found and that are old enough to delete. `keep` takes out what is reached, and
-    `keep_elsewhere` what belongs to another place. `own` are those of the catalog's prefix; `rooted` are data files by
+    """The files that a listing found and that are old enough to delete. `keep` takes out what is reached,
+    `keep_uploads` what waits for a commit, and `keep_elsewhere` what belongs to another place. `own` are those of the catalog's prefix; `rooted` are data files by
     data root."""
 
     def __init__(self) -> None:
@@ -190,9 +217,20 @@ class Candidates:
     def keep(self, paths: Iterable[str], by: str, root: str = "") -> None:
         """Take out files that `by` reaches."""
         left = self.rooted.get(root) if root else self.own
-        if left is None:
+        if left is not None:
+            self._count_kept(left.keep(paths), by)
+
+    async def keep_uploads(self, transaction_ids: Iterable[str], by: str) -> None:
+        """Take out what transactions may have uploaded: the data files in their folders, and every manifest segment
+        that was written after an id was made, because the name of a segment tells no owner."""
+        ids = set(transaction_ids)
+        if not ids:
             return
-        found = left.keep(paths)
+        made_at = min(map(uuid7_millis, ids)) - ID_AHEAD_MILLIS_MAX - RESOLUTION_MILLIS
+        for files in (self.own, *self.rooted.values()):
+            self._count_kept(await files.keep_uploads(ids, made_at), by)
+
+    def _count_kept(self, found: FileTotals, by: str) -> None:
         if found.files:
             before = self.kept_by.get(by, FileTotals())
             self.kept_by[by] = FileTotals(

@@ -1,10 +1,10 @@
 """Collection: files that nothing reaches are deleted (FORMAT.md, "Collection").
 
 The order makes it safe. List the candidates; commit a fence, which refuses files as old as the candidates from then on;
-only then read the versions, and after them the pins and leases; delete what none of them reaches. A commit before the
-fence is among the versions that are read. A commit after it brings only younger files, and what its base or a pin
-reaches. What was reached before the fence counts, too, so most of the reading is done before it, and a collection that
-finds nothing to delete makes no version.
+only then read the leases of writers, after them the versions, and after these the pins and all leases; delete what
+none of them reaches. A commit before the fence is among the versions that are read. A commit after it brings only
+younger files, files that a writer's lease keeps, and what its base or a pin reaches. What was reached before the fence
+counts, too, so most of the reading is done before it, and a collection that finds nothing to delete makes no version.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from alpheus_journal.collect.reach import VERSIONS, Reach
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import AlpheusError, Corrupt, Denied, InvalidInput, NotFound, Unavailable
+from alpheus_journal.log import leases
 from alpheus_journal.log.copies import Copy
-from alpheus_journal.log.leases import leases_in
+from alpheus_journal.log.leases import Found, leases_in
 from alpheus_journal.log.pins import read_pin
 from alpheus_journal.model.answers import Collection, Committed, FileTotals
 from alpheus_journal.model.expiry_rules import MINIMUM_AGE_MILLIS_DEFAULT, check_minimum_age
-from alpheus_journal.model.operations import FenceCollection, Transaction
+from alpheus_journal.model.operations import DISREGARDED_MAX, FenceCollection, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.tags import list_tags
 from alpheus_journal.rooted_storage import DATA_FOLDER, claim_root, read_owner
@@ -39,6 +40,7 @@ from alpheus_journal.workspace.checks import check_revision
 DELETED_AT_ONCE = 1_000
 LISTED_AT_ONCE = 200
 """Other work of the event loop has its turn after so many listed files."""
+MANIFEST_FOLDER = "manifest/"
 ORDER_OF_DELETION = (
     "data", "manifest", "definition", "node", "action", "pin", "lease", "position", "saved", "scratch",
 )  # fmt: skip
@@ -97,6 +99,8 @@ class _Run:
         self._reach = Reach(follower.log, follower.reader.keys, self.candidates)
         self._first = self._last = -1  # the versions that were read
         self._young = FileTotals()
+        self._disregarded: tuple[str, ...] | None = None
+        """The transactions whose leases had run out before the fence, which names them."""
         self._unlisted: dict[str, AlpheusError] = {}
         """The data roots that could not be listed, and why."""
         self._foreign: dict[str, str] = {}
@@ -173,7 +177,7 @@ class _Run:
                 if tables is not None and entry.path.split("/", 2)[1] not in tables:
                     continue
                 if entry.modified_at_millis < cutoff_millis:
-                    found.add(entry.path, entry.size, kind)
+                    found.add(entry.path, entry.size, kind, entry.modified_at_millis)
                 else:
                     files, size = files + 1, size + entry.size
         self._young = FileTotals(files=self._young.files + files, size_bytes=self._young.size_bytes + size)
@@ -181,7 +185,7 @@ class _Run:
     async def _list_table_ids(self) -> set[str]:
         """Return the ids of the catalog's tables, past ones too: those that have manifest segments."""
         found = set()
-        async with contextlib.aclosing(self._log.storage.list("manifest/")) as entries:  # type: ignore[type-var]
+        async with contextlib.aclosing(self._log.storage.list(MANIFEST_FOLDER)) as entries:  # type: ignore[type-var]
             async for entry in entries:
                 if fmt.kind_of_file(entry.path):
                     found.add(entry.path.split("/", 2)[1])
@@ -195,7 +199,7 @@ class _Run:
         transaction = Transaction(
             id=self._identities.uuid7(),
             begin_version=self._follower.head.version,
-            operations=(FenceCollection(cutoff_millis=cutoff_millis),),
+            operations=(FenceCollection(cutoff_millis=cutoff_millis, disregarded=self._disregarded or ()),),
             message="collect unreferenced files",
         )
         return (await commit(transaction)).version
@@ -205,7 +209,8 @@ class _Run:
     async def mark(self, cutoff_millis: int) -> Collection:
         """Take everything that is reached out of the candidates. A second call adds what is new.
 
-        First the versions, then the pins and leases: a pin or a lease outlives the moment in which its version expires,
+        First the leases of writers: a writer gives up its lease once its commit is among the versions. Then the
+        versions, then the pins and all leases: a pin or a lease outlives the moment in which its version expires,
         because it was durable before. One round after the fence is enough, because no process deletes a pin when it has
         committed what the pin kept for it.
         """
@@ -213,6 +218,7 @@ class _Run:
         if self._first < 0:
             self._first = await self._follower.oldest()
             self._last = self._first - 1
+        await self._mark_writers(cutoff_millis)
         head = (await self._follower.refresh()).version
         await reach.add_versions(range(self._last + 1, head + 1))
         self._last = head
@@ -288,10 +294,37 @@ class _Run:
                 raise
             return None
 
+    async def _mark_writers(self, cutoff_millis: int) -> None:
+        """Keep what writers with leases have uploaded. The first call decides which transactions the fence disregards:
+        those whose leases have all run out, and that the time in their ids does not protect. Later calls keep the
+        uploads of all others, whether their leases have run out meanwhile or not, because their commits may succeed."""
+        storage = self._log.storage
+        now = 0
+        if self._disregarded is None:
+            now = await read_store_time(storage, self._identities.uuid4)
+        held: dict[str, list[Found]] = {}
+        async for found in leases_in(storage):
+            if found.lease is not None and found.lease.transaction_id:
+                held.setdefault(found.lease.transaction_id, []).append(found)
+        if self._disregarded is None:
+            overdue = [
+                id
+                for id, theirs in sorted(held.items())
+                if leases.is_too_old(id, cutoff_millis)
+                and all(now >= one.binds_until_millis for one in theirs)
+            ]
+            self._disregarded = tuple(overdue[:DISREGARDED_MAX])
+        kept = {id: theirs for id, theirs in held.items() if id not in self._disregarded}
+        self.candidates.keep((one.path for theirs in kept.values() for one in theirs), "leases")
+        await self.candidates.keep_uploads(kept, "leases")
+
     async def _mark_leases(self, reach: Reach) -> None:
         now = await read_store_time(self._log.storage, self._identities.uuid4)
         async for found in leases_in(self._log.storage):
-            if now >= found.binds_until_millis:
+            is_disregarded = found.lease is not None and found.lease.transaction_id in (
+                self._disregarded or ()
+            )
+            if is_disregarded or now >= found.binds_until_millis:
                 continue
             self.candidates.keep((found.path,), "leases")
             if found.damage is not None:

@@ -84,7 +84,7 @@ class Base:
         self._moved: set[ObjectName] = set()
         self._event: Event | None = None
         self._rivals = Group()
-        self._ids: set[str] = set()  # transaction ids, cancelled ids and retry keys
+        self._ids: set[str] = set()  # transaction ids, cancelled and disregarded ids, retry keys
         self._sequences: dict[str, int] = {}  # the highest sequence, by the name of the idempotent writer
         if staged is not None:
             self._event = event_of(staged.record, follower.reader.keys, follower.catalog_id)
@@ -92,7 +92,7 @@ class Base:
             for member in staged.members:
                 self._rivals.add(member.touches)
                 recorded = member.recorded
-                self._ids.update((recorded.id, recorded.cancels, recorded.key))
+                self._ids.update((recorded.id, recorded.cancels, recorded.key, *recorded.disregards))
                 if (writer := recorded.writer) is not None:
                     highest = max(writer.sequence, self._sequences.get(writer.name, 0))
                     self._sequences[writer.name] = highest
@@ -111,8 +111,8 @@ class Base:
     def can_judge(self, transaction: Transaction) -> bool:
         """Return whether the transaction can be judged before the staged version is durable.
 
-        It cannot when the staged version has or cancels its id, or has its retry key, or when it began at a version
-        that this process does not know.
+        It cannot when the staged version has or cancels its id, disregards its lease, or has its retry key, or when it
+        began at a version that this process does not know.
         """
         if self.staged is None:
             return True

@@ -24,6 +24,7 @@ from alpheus_journal.execute.execute import context_of, execute_async
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rules.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
+from alpheus_journal.log import leases
 from alpheus_journal.log.times import next_time
 from alpheus_journal.log.version_bytes import action_rows, run_aside
 from alpheus_journal.model.action_rows import ActionRow
@@ -109,6 +110,8 @@ class Executor:
         await self._fetch_begun(workspace, base, transaction)
         if segments:
             collected_before = (await base.catalog_definition()).collected_before_millis
+            if transaction.lease_path and leases.is_too_old(transaction.id, collected_before):
+                collected_before = 0  # `References` found that the lease keeps the files, whatever their age
             await self._segments.fetch_brought(workspace, segments, transaction, collected_before)
         if len(transaction.operations) > 1:  # read together, not one by one as operations need them
             expected = find_expected_segments(workspace, transaction.operations)

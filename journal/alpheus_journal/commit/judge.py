@@ -61,7 +61,7 @@ class Judge:
         self._clock = clock
         self._keys = follower.reader.keys
         self._executor = executor
-        self._references = References(follower.log, identities)
+        self._references = References(follower, identities)
         self._retries = retries
 
     async def judge(

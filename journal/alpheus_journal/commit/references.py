@@ -6,14 +6,13 @@ no rule: they are uploaded anew for each version that the commit is tried on.
 
 from __future__ import annotations
 
-from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities, uuid7_millis
 from alpheus_journal.commit.base import Base
 from alpheus_journal.commit.manifest_cache import upload_expired
-from alpheus_journal.errors import Corrupt, Expired, InvalidInput
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
+from alpheus_journal.log import leases
 from alpheus_journal.log.pins import create_pin, read_pin
 from alpheus_journal.log.times import time_text
-from alpheus_journal.log.versions import Log
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
@@ -25,17 +24,15 @@ from alpheus_journal.model.operations import (
     Transaction,
     Undrop,
 )
-
-ID_AHEAD_MILLIS_MAX = 2 * fmt.CLOCK_SKEW_MILLIS_MAX
-"""The time in an id is at most this far ahead of the store's clock: the clock that made it may be a minute ahead of the
-writer's, which may be a minute ahead of the store's."""
+from alpheus_journal.replay.follower import ROOTS_READ_AT_ONCE, Follower
 
 
 class References:
     """Checks transactions for one process and catalog."""
 
-    def __init__(self, log: Log, identities: Identities) -> None:
-        self._log = log
+    def __init__(self, follower: Follower, identities: Identities) -> None:
+        self._follower = follower
+        self._log = follower.log
         self._identities = identities
 
     async def check(self, transaction: Transaction, base: Base) -> None:
@@ -63,16 +60,51 @@ class References:
                     await base.at(version)
 
     async def _check_id(self, transaction: Transaction, base: Base) -> None:
-        """Check that the transaction's files are younger than any that a collection deletes: they were written after
-        its id was made."""
+        """Check that the transaction's files are younger than any that a collection deletes, because they were written
+        after its id was made; or that a lease keeps them."""
         collected_before = (await base.catalog_definition()).collected_before_millis
-        if collected_before and uuid7_millis(transaction.id) < collected_before + ID_AHEAD_MILLIS_MAX:
-            began_at = time_text(uuid7_millis(transaction.id))
-            raise upload_expired(
-                f"transaction {transaction.id} began at {began_at}, and brings files of that time; it has to begin two"
-                " minutes after the last collected ones",
-                collected_before,
+        if not leases.is_too_old(transaction.id, collected_before):
+            return
+        what = (
+            f"transaction {transaction.id} began at {time_text(uuid7_millis(transaction.id))}, and brings files of that"
+            " time; it has to begin two minutes after the last collected ones"
+        )
+        if transaction.lease_path:
+            flaw = await self._find_flaw_of_lease(transaction, base)
+            if not flaw:
+                return
+            what += f", because its lease keeps its files no more ({flaw})"
+        raise upload_expired(what, collected_before)
+
+    async def _find_flaw_of_lease(self, transaction: Transaction, base: Base) -> str:
+        """Return why the transaction's lease does not keep its files up to `base`; empty when it does.
+
+        The lease must exist now that `base` is known. No fence after the version of which it is a copy may disregard
+        it.
+        """
+        path = transaction.lease_path
+        try:
+            lease = await leases.read_lease(self._log.storage, path)
+        except NotFound:
+            return f"{path} is gone"
+        except (Corrupt, InvalidInput) as error:
+            return error.message
+        if lease.transaction_id != transaction.id:
+            return (
+                f"{path} is of transaction {lease.transaction_id}"
+                if lease.transaction_id
+                else f"{path} is a reader's"
             )
+        if lease.copy.version > base.version:
+            return f"{path} is of version {lease.copy.version}"
+        versions = self._follower.find_disregarding(transaction.id, lease.copy.version)
+        for start in range(0, len(versions), ROOTS_READ_AT_ONCE):
+            for event in await self._follower.recorded_events(versions[start : start + ROOTS_READ_AT_ONCE]):
+                if isinstance(event, Expired):
+                    return event.message
+                if any(transaction.id in recorded.disregards for recorded in event.transactions):
+                    return f"it had run out when version {event.version} was made for a collection"
+        return ""
 
     async def _check_pin(self, operation: CreateTag | ReplaceTag, base: Base) -> None:
         """Check that the pin of a tag is there, is the version's, and is too young to be collected."""

@@ -48,6 +48,7 @@ def encode_saved(saved: SavedTransaction, beginning_root: str, running_root: str
         ),
         operations=[encode_operation(operation) for operation in transaction.operations],
         reads=[read_message(read) for read in transaction.reads],
+        lease_path=transaction.lease_path,
     )
     data = objects_pb2.DistributedTransactionDef(
         id=transaction.id,
@@ -208,6 +209,7 @@ def _decode_content(data: bytes, path: str) -> Transaction:
         reads=tuple(decode_read(read, path) for read in content.reads),
         key=header.key,
         writer=writer_of(header.writer_name, header.writer_sequence),
+        lease_path=content.lease_path,
     )
 
 

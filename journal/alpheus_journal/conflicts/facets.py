@@ -185,6 +185,10 @@ def cancelled_facet(transaction_id: str) -> Facet:
     return (-1, transaction_id, "", "cancelled", "")
 
 
+def disregarded_facet(transaction_id: str) -> Facet:
+    return (-1, transaction_id, "", "disregarded", "")
+
+
 def parent_of(name: ObjectName) -> ObjectName | None:
     """Return the object that lists `name`: its namespace or the catalog."""
     if name.kind in (Kind.TABLE, Kind.VIEW):

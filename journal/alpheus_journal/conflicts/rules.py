@@ -22,6 +22,7 @@ from alpheus_journal.conflicts.facets import (
     cancelled_facet,
     claims_of,
     committed_facet,
+    disregarded_facet,
     facets_of,
     overlap,
     touches_of,
@@ -284,6 +285,7 @@ def _facets_of_ids(recorded: RecordedTransaction) -> set[Facet]:
     for action in recorded.actions:
         if isinstance(action.operation, CancelTransaction):
             facets.add(cancelled_facet(action.operation.transaction_id))
+    facets.update(disregarded_facet(id) for id in recorded.disregards)
     return facets
 
 

@@ -108,6 +108,8 @@ def check_transaction(
                 kind="clock_skew",
                 hint="set the clocks of this machine and of the store",
             )
+    if transaction.lease_path and not fmt.is_lease_path(transaction.lease_path):
+        raise InvalidInput(f"{transaction.lease_path[:80]!r} is not the path of a lease", kind="bad_argument")
     if transaction.begin_version < 0:
         raise InvalidInput(f"begin version {transaction.begin_version} is negative", kind="bad_version")
     for what, text in (("message", transaction.message), ("principal", transaction.principal)):

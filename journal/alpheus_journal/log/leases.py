@@ -1,8 +1,12 @@
-"""Leases of readers: a copy of a version's root that is valid for a time by the store's clock (FORMAT.md, "Leases").
+"""Leases of readers and writers: a copy of a version's root that is valid for a time by the store's clock (FORMAT.md,
+"Leases").
 
 A reader that needs its version longer than the version may be kept writes such a copy, and only then checks whether the
 version still exists. The files that the copy reaches are kept until the lease has run out. A reader without a lease, or
 with a lost one, may miss deleted files and then gets Expired. No reader ever gets wrong content.
+
+A writer's lease names its transaction. It keeps the files that the transaction uploads before its commit, until a fence
+names the transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.clock import retrieve_error
+from alpheus_journal.clock import retrieve_error, uuid7_millis
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.log.copies import Copy, copy_in, copy_of, verify_kept
 from alpheus_journal.log.pins import read_pin
@@ -36,16 +40,21 @@ RESOLUTION_MILLIS = 1_000
 REMOVAL_SECONDS_MAX = 5.0
 """The longest time that a holder tries to remove a lease that it gives up, before it leaves the lease to run out."""
 READ_AT_ONCE = 16
+ID_AHEAD_MILLIS_MAX = 2 * fmt.CLOCK_SKEW_MILLIS_MAX
+"""The time in an id is at most this far ahead of the store's clock: the clock that made it may be a minute ahead of the
+writer's, which may be a minute ahead of the store's."""
 
 _DECIMAL = re.compile(r"[1-9]\d{0,15}")
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a lease's file. `holder` is an unverified text for people."""
+    """The content of a lease's file. `holder` is an unverified text for people. `transaction_id` is empty in the lease
+    of a reader."""
 
     copy: Copy
     lease_millis: int
     holder: str = ""
+    transaction_id: str = ""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +77,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         deleted too."""
         lasts = self.lease.lease_millis if self.lease else LEASE_MILLIS_MAX
         return self.renewed_at_millis + binding_millis(lasts)
+
+
+def is_too_old(transaction_id: str, cutoff_millis: int) -> bool:
+    """Return whether files of a transaction may be older than the cutoff of a collection, which may delete them then
+    unless a lease keeps them."""
+    return cutoff_millis > 0 and uuid7_millis(transaction_id) < cutoff_millis + ID_AHEAD_MILLIS_MAX
 
 
 def binding_millis(lease_millis: int) -> int:
@@ -105,6 +120,7 @@ def encode_lease(lease: Lease) -> bytes:
             fmt.ROW_FORMAT_REVISION: "1",  # a lease has the same form in every revision
             fmt.ROW_LEASE_MILLIS: str(lease.lease_millis),
             fmt.ROW_LEASE_HOLDER: lease.holder,
+            **({fmt.ROW_LEASE_TRANSACTION: lease.transaction_id} if lease.transaction_id else {}),
         },
     )
 
@@ -113,6 +129,7 @@ def decode_lease(data: bytes, path: str) -> Lease:
     """Decode the file of a lease. Raises Corrupt (`corrupt_node`) and InvalidInput (`newer_format`)."""
     file = decode_node(data, path, root=True, size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
     text, holder = file.system.get(fmt.ROW_LEASE_MILLIS, ""), file.system.get(fmt.ROW_LEASE_HOLDER, "")
+    transaction_id = file.system.get(fmt.ROW_LEASE_TRANSACTION, "")
 
     def refuse(reason: str) -> Corrupt:
         return Corrupt(f"{path} is not a lease: {reason}", kind="corrupt_node", path=path)
@@ -122,7 +139,9 @@ def decode_lease(data: bytes, path: str) -> Lease:
         raise refuse(f"it lasts {text[:40]!r} ms")
     if len(holder.encode()) > HOLDER_SIZE_BYTES_MAX:
         raise refuse("its holder's name is too long")
-    return Lease(copy=copy, lease_millis=int(text), holder=holder)
+    if transaction_id and not fmt.is_uuid(transaction_id):
+        raise refuse(f"it names the transaction {transaction_id[:40]!r}")
+    return Lease(copy=copy, lease_millis=int(text), holder=holder, transaction_id=transaction_id)
 
 
 # --- holding one -----------------------------------------------------------------------------------
@@ -134,7 +153,8 @@ def seconds_since_boot() -> float:
 
 
 class HeldLease:
-    """A lease that this process took by `take`. The lease stays valid only while `renew` is called in time.
+    """A lease that this process took by `take` or `take_over`. The lease of a reader stays valid only while `renew` is
+    called in time. The lease of a writer stays valid until a fence names its transaction, and `renew` prevents that.
 
     The store's clock decides: between two renewals at most the lease's duration may pass on it. This machine's clock
     says when to renew, and when a write took too long for the store's time to be trusted. An object belongs to one
@@ -215,7 +235,7 @@ class HeldLease:
     async def renew(self) -> None:
         """Rewrite the file. Raises Expired (`lease_expired`) when the lease has run out, which is then given up, or
         when it is released during the call. After any other error the lease is unchanged, and the next renewal may
-        come in time."""
+        come in time. A writer's lease runs out only when its file is missing: a collection may have passed it then."""
         self._check_held()
         await failpoints.reached("lease.renew")
         await self._settle()
@@ -229,8 +249,10 @@ class HeldLease:
         pause = self._monotonic() - self._ended
         modified, ended = await self._write()
         self._check_held()
-        if modified is None or pause >= self.seconds or not self._continues(modified, ended):
+        if modified is None or not (self._is_of_writer or pause < self.seconds):
             await self._give_up(modified is None)
+        elif not self._continues(modified, ended):
+            await self._give_up(False)
         else:
             self._accept(modified, ended)
 
@@ -243,10 +265,14 @@ class HeldLease:
         when it was stored; the second rule bounds that difference.
         """
         lasts = self.lease.lease_millis
-        return (
+        return self._is_of_writer or (
             modified_at_millis - self._modified_at_millis < lasts + RESOLUTION_MILLIS
             and (ended - self._began) * 1000 < binding_millis(lasts) - RESOLUTION_MILLIS
         )
+
+    @property
+    def _is_of_writer(self) -> bool:
+        return bool(self.lease.transaction_id)
 
     def _check_held(self) -> None:
         if self.is_over:
@@ -274,6 +300,10 @@ class HeldLease:
             path=self.path,
             hint="restart with a new reader; a longer lease outlasts longer pauses and outages",
         )
+
+    def leave(self) -> None:
+        """Begin no further write of the lease, and leave its file to run out or to be taken over. Idempotent."""
+        self.is_released = self._is_removed = True
 
     async def release(self) -> None:
         """Give up the lease: from this call on no write of it begins. When the file cannot be deleted now, the lease
@@ -317,9 +347,10 @@ async def take(
     holder: str = "",
     monotonic: Callable[[], float] = seconds_since_boot,
     pinned: Pinned | None = None,
+    transaction_id: str = "",
 ) -> HeldLease:
     """Take a lease on a version. The version, or the tag of `pinned`, is known to exist at a moment after the lease was
-    stored, so the files that the lease reaches are kept from then on.
+    stored, so the files that the lease reaches are kept from then on. `transaction_id` makes it the lease of a writer.
 
     Raises Expired for an expired version, NotFound (`no_version`), Corrupt, and the errors of `Storage.put` when the
     store cannot be written: Denied, Unavailable (`storage_read_only`). After an error no lease is left, or one that
@@ -332,7 +363,7 @@ async def take(
         if pinned is None:
             raise
         copy = await read_pin(log, pinned.pin_path)
-    lease = Lease(copy=copy, lease_millis=lease_millis, holder=holder)
+    lease = Lease(copy=copy, lease_millis=lease_millis, holder=holder, transaction_id=transaction_id)
     held = HeldLease(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
     try:
         await held.begin()
@@ -342,6 +373,32 @@ async def take(
     except BaseException:
         await held.release()
         raise
+    return held
+
+
+async def read_lease(storage: Storage, path: str) -> Lease:
+    """Read a lease. Raises NotFound, and Corrupt for a damaged one and for a path of another form."""
+    data = await storage.read(fmt.check_lease_path(path), size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
+    return decode_lease(data, path)
+
+
+async def take_over(
+    storage: Storage,
+    path: str,
+    transaction_id: str,
+    *,
+    monotonic: Callable[[], float] = seconds_since_boot,
+) -> HeldLease | None:
+    """Renew the lease that an earlier process of the transaction left, and hold it. Return None when the file is
+    missing or is no lease of the transaction."""
+    try:
+        lease = await read_lease(storage, path)
+    except (NotFound, Corrupt):
+        return None
+    if lease.transaction_id != transaction_id:
+        return None
+    held = HeldLease(storage, path, lease, encode_lease(lease), monotonic)
+    await held.begin()
     return held
 
 

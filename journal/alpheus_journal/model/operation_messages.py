@@ -658,10 +658,11 @@ def _decode_upgrade(m: Any) -> UpgradeCatalog:
 
 def _encode_fence(operation: FenceCollection, message: pb.FenceCollection) -> None:
     message.cutoff_millis = operation.cutoff_millis
+    message.disregarded.extend(operation.disregarded)
 
 
 def _decode_fence(m: Any) -> FenceCollection:
-    return FenceCollection(cutoff_millis=m.cutoff_millis)
+    return FenceCollection(cutoff_millis=m.cutoff_millis, disregarded=tuple(m.disregarded))
 
 
 def _encode_repair(operation: Repair, message: pb.Repair) -> None:

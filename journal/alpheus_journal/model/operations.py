@@ -109,11 +109,17 @@ class UpgradeCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
     revision: int
 
 
+DISREGARDED_MAX = 1_000
+"""The most transactions whose leases one fence disregards."""
+
+
 class FenceCollection(_OnCatalog, frozen=True, kw_only=True, gc=False):
     """Says that a collection deletes files that nothing reaches and that are older than `cutoff_millis` by the store's
-    clock. A transaction that brings older files is refused from this version on."""
+    clock. A transaction that brings older files is refused from this version on, unless a lease keeps its files.
+    `disregarded` are the ids of transactions whose leases count no more."""
 
     cutoff_millis: int
+    disregarded: tuple[str, ...] = ()
 
 
 def given_up_in(transactions: Iterable[RecordedTransaction]) -> Iterator[VersionRange]:
@@ -540,7 +546,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     The client makes `id`, a uuid7, and fixes `begin_version`, a version that it has seen, before the first send. The
     same id with other operations is refused. `id_was_given` means that the id may have been used before, so versions up
     to the begin version are searched for it too. `key` is the idempotency key: the first transaction with a key is
-    applied, and later ones with that key get its answer, whatever they request (FORMAT.md, "Retries").
+    applied, and later ones with that key get its answer, whatever they request (FORMAT.md, "Retries"). `lease_path` is
+    the lease that keeps its files until the commit, or empty (FORMAT.md, "Leases of writers"). It is not recorded.
     """
 
     id: str
@@ -555,6 +562,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str = ""
     writer: Writer | None = None
     id_was_given: bool = False
+    lease_path: str = ""
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -613,6 +621,16 @@ class RecordedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             if isinstance(action.operation, CancelTransaction):
                 return action.operation.transaction_id
         return ""
+
+    @property
+    def disregards(self) -> tuple[str, ...]:
+        """The ids of transactions whose leases this one, a fence, disregards."""
+        return tuple(
+            id
+            for action in self.actions
+            if isinstance(action.operation, FenceCollection)
+            for id in action.operation.disregarded
+        )
 
     def touches(self, name: ObjectName) -> bool:
         """Return whether an action of this transaction names the object, or changed it as a side effect. A table's name

@@ -23,7 +23,7 @@ import msgspec
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import retrieve_error
-from alpheus_journal.conflicts.facets import Facet
+from alpheus_journal.conflicts.facets import Facet, disregarded_facet
 from alpheus_journal.conflicts.rules import Stakes, event_facets
 from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind
@@ -805,6 +805,12 @@ class Follower:
             versions = self._by_facet[facet]
             found.update(versions[bisect_right(versions, begin) :])
         return [*range(begin + 1, self.window_start), *sorted(found)]
+
+    def find_disregarding(self, transaction_id: str, since: int) -> Sequence[int]:
+        """Return the versions after `since` that may have a fence which disregards a transaction's lease, ascending.
+        Versions before the window are all included."""
+        known = self._by_facet.get(disregarded_facet(transaction_id), [])
+        return [*range(since + 1, self.window_start), *known[bisect_right(known, since) :]]
 
     @property
     def window_start(self) -> int:

@@ -500,7 +500,9 @@ class StorageContract:
     async def test_delete_thousands_together(self) -> None:
         """Every second file is missing."""
         async with self._store() as storage:
-            names = [f"data/t/x/{number % 13}/{number}.parquet" for number in range(2010)]  # three requests to S3
+            names = [
+                f"data/t/x/{number % 13}/{number}.parquet" for number in range(2010)
+            ]  # three requests to S3
             kept = [f"data/t/x/{number}/kept.parquet" for number in range(5)]
             await storage.put_many(dict.fromkeys([*names[::2], *kept, "node/kept.arrow"], b""))
             await storage.delete_many([*names, "node/none.arrow"])

@@ -321,6 +321,7 @@ def encode_transaction_request(value: Transaction) -> pb.CommitRequest:
             writer_name=value.writer.name if value.writer else "",
             writer_sequence=value.writer.sequence if value.writer else 0,
             id_was_given=value.id_was_given,
+            lease_path=value.lease_path,
         )
 
 
@@ -355,6 +356,7 @@ def decode_transaction_parts(
         key=message.key,
         writer=action_rows.writer_of(message.writer_name, message.writer_sequence),
         id_was_given=message.id_was_given,
+        lease_path=message.lease_path,
     )
 
 

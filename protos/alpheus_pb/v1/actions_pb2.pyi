@@ -228,14 +228,16 @@ class TransactionHeader(_message.Message):
     def __init__(self, id: _Optional[str] = ..., operations_digest: _Optional[bytes] = ..., principal: _Optional[str] = ..., principal_authenticated: bool = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., branch: _Optional[str] = ..., begin_version: _Optional[int] = ..., committed_at_millis: _Optional[int] = ..., action_count: _Optional[int] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ...) -> None: ...
 
 class SavedTransaction(_message.Message):
-    __slots__ = ("header", "operations", "reads")
+    __slots__ = ("header", "operations", "reads", "lease_path")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     READS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_PATH_FIELD_NUMBER: _ClassVar[int]
     header: TransactionHeader
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
     reads: _containers.RepeatedCompositeFieldContainer[ActionDef]
-    def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ...) -> None: ...
+    lease_path: str
+    def __init__(self, header: _Optional[_Union[TransactionHeader, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[ActionDef, _Mapping]]] = ..., lease_path: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
     __slots__ = ("create_catalog", "update_catalog", "create_namespace", "update_namespace", "drop_namespace", "create_table", "update_table", "drop_table", "append_files", "overwrite_files", "advance_pipeline", "cancel_transaction", "rename_object", "register_table", "commit_iceberg", "restore_table", "undrop", "create_view", "replace_view", "drop_view", "create_subscription", "drop_subscription", "claim_subscription", "change_rows", "repair", "upgrade_catalog", "create_tag", "replace_tag", "drop_tag", "fence_collection")
@@ -774,10 +776,12 @@ class UpgradeCatalog(_message.Message):
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class FenceCollection(_message.Message):
-    __slots__ = ("cutoff_millis",)
+    __slots__ = ("cutoff_millis", "disregarded")
     CUTOFF_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    DISREGARDED_FIELD_NUMBER: _ClassVar[int]
     cutoff_millis: int
-    def __init__(self, cutoff_millis: _Optional[int] = ...) -> None: ...
+    disregarded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cutoff_millis: _Optional[int] = ..., disregarded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateSubscription(_message.Message):
     __slots__ = ("name", "subscription_id", "namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis", "next_version", "token")

@@ -222,7 +222,7 @@ class LiveObjectMessage(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectName, _Mapping]] = ..., path: _Optional[str] = ..., definition: _Optional[bytes] = ..., damage_kind: _Optional[str] = ..., damage_message: _Optional[str] = ..., damage_hint: _Optional[str] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
-    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations", "reads", "key", "writer_name", "writer_sequence", "id_was_given")
+    __slots__ = ("transaction_id", "begin_version", "isolation", "principal", "message", "properties", "operations", "reads", "key", "writer_name", "writer_sequence", "id_was_given", "lease_path")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +242,7 @@ class CommitRequest(_message.Message):
     WRITER_NAME_FIELD_NUMBER: _ClassVar[int]
     WRITER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ID_WAS_GIVEN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_PATH_FIELD_NUMBER: _ClassVar[int]
     transaction_id: str
     begin_version: int
     isolation: _objects_pb2.IsolationLevel
@@ -254,7 +255,8 @@ class CommitRequest(_message.Message):
     writer_name: str
     writer_sequence: int
     id_was_given: bool
-    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ..., id_was_given: bool = ...) -> None: ...
+    lease_path: str
+    def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ..., id_was_given: bool = ..., lease_path: _Optional[str] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed", "transaction_id")

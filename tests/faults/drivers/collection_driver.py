@@ -11,9 +11,9 @@ import asyncio
 import sys
 
 from alpheus_journal.collect import expiry
-from alpheus_journal.commit import references
 from alpheus_journal.errors import Conflict, Exhausted, Expired, Unavailable
 from alpheus_journal.journal import Journal
+from alpheus_journal.log import leases
 from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.storage.local import LocalStorage
 
@@ -39,5 +39,5 @@ async def main(folder: str, rounds: int) -> None:
 
 if __name__ == "__main__":
     expiry.TOMBSTONES_AT_ONCE = 2
-    references.ID_AHEAD_MILLIS_MAX = 0  # ids and files have one clock here
+    leases.ID_AHEAD_MILLIS_MAX = 0  # ids and files have one clock here
     asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -34,7 +34,7 @@ def make_paths(rng: random.Random, count: int) -> dict[str, int]:
 async def make_list(paths: dict[str, int]) -> FoundFiles:
     found = FoundFiles()
     for path, size in paths.items():
-        found.add(path, size, fmt.kind_of_file(path))
+        found.add(path, size, fmt.kind_of_file(path), 0)
         await found.settle()
     await found.seal()
     return found

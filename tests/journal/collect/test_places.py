@@ -11,9 +11,9 @@ from upkeep_lake import collect, expire, files_of
 
 from alpheus_journal.collect import collection, expiry
 from alpheus_journal.collect.store_time import read_store_time
-from alpheus_journal.commit import references
 from alpheus_journal.errors import AlpheusError
 from alpheus_journal.journal import Journal
+from alpheus_journal.log import leases
 from alpheus_journal.model.operations import (
     AppendFiles,
     CreateNamespace,
@@ -39,7 +39,7 @@ def all_files_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(collection, "read_store_time", read_later)
     monkeypatch.setattr(expiry, "read_store_time", read_later)
-    monkeypatch.setattr(references, "ID_AHEAD_MILLIS_MAX", 0)
+    monkeypatch.setattr(leases, "ID_AHEAD_MILLIS_MAX", 0)
 
 
 async def make_lake_at(prefix: Path) -> tuple[Lake, Journal]:

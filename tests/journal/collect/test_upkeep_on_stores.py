@@ -12,9 +12,9 @@ from upkeep_lake import T, check, collect, commit_rows, expire, files_of, make_l
 
 from alpheus_journal.collect import collection, expiry
 from alpheus_journal.collect.store_time import read_store_time
-from alpheus_journal.commit import references
 from alpheus_journal.errors import AlreadyExists, Expired
 from alpheus_journal.journal import Journal
+from alpheus_journal.log import leases
 from alpheus_journal.model.answers import Tag
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.operations import DropTable, OverwriteFiles, RestoreTable
@@ -38,7 +38,7 @@ async def storage(
 
     monkeypatch.setattr(collection, "read_store_time", read_later)
     monkeypatch.setattr(expiry, "read_store_time", read_later)
-    monkeypatch.setattr(references, "ID_AHEAD_MILLIS_MAX", 0)
+    monkeypatch.setattr(leases, "ID_AHEAD_MILLIS_MAX", 0)
     match request.param:
         case "local":
             store: Storage = await asyncio.to_thread(LocalStorage, str(tmp_path / "lake"), create=True)

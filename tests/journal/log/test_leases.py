@@ -149,6 +149,7 @@ async def test_what_is_no_lease_is_refused() -> None:
     lake, time, _, log = await leased_lake()
     held = await take_one(lake, time, log)
     copy = held.lease.copy
+    transaction_id = lake.identities.uuid7()
     rows = {
         fmt.ROW_CATALOG_DEF: copy.catalog_def,
         fmt.ROW_COMMIT_ID: copy.commit_id,
@@ -166,6 +167,10 @@ async def test_what_is_no_lease_is_refused() -> None:
 
     assert decode_lease(encoded({}), "x").holder == "ana"
     assert decode_lease(encoded({fmt.ROW_LEASE_HOLDER: None}), "x").holder == ""
+    assert (
+        decode_lease(encoded({fmt.ROW_LEASE_TRANSACTION: transaction_id}), "x").transaction_id
+        == transaction_id
+    )
     wrong = [
         encoded({fmt.ROW_LEASE_MILLIS: None}),
         encoded({fmt.ROW_LEASE_MILLIS: "0060000"}),
@@ -175,6 +180,7 @@ async def test_what_is_no_lease_is_refused() -> None:
         encoded({fmt.ROW_VERSION: None}),
         encoded({fmt.ROW_COMMIT_ID: None}),
         encoded({fmt.ROW_LEASE_HOLDER: "x" * 1025}),
+        encoded({fmt.ROW_LEASE_TRANSACTION: "x"}),
         encoded({}, [("catalog_def", "AAAA")]),
         encode_tombstone(commit_id="c", catalog_id="k", expired_at_millis=5, version=1),
         await lake.storage.read(log.path(1), size_max=1 << 20),

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from alpheus_journal.clock import SystemClock, make_uuid7
-from alpheus_journal.commit.references import ID_AHEAD_MILLIS_MAX
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.leases import ID_AHEAD_MILLIS_MAX
 from alpheus_journal.log.times import epochs, version_at
 from alpheus_journal.model.answers import CheckSummary, Timestamp
 from alpheus_journal.model.definitions import TimeMark

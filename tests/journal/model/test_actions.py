@@ -370,7 +370,7 @@ ONE_OF_EACH: tuple[Operation, ...] = (
     ChangeRows(namespace="a", name="t", table_id=ID, base_sequence=1, mode=ChangeMode.MERGE, segments=(SEGMENT,)),
     Repair(head_version=3, lost=(LostVersion(version=2, commit_id=ID, known_from="x"),)),
     UpgradeCatalog(revision=2),
-    FenceCollection(cutoff_millis=4),
+    FenceCollection(cutoff_millis=4, disregarded=(ID,)),
     CreateTag(
         name="g", tag_id=ID, version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", expire_at_millis=5,
         message="m", properties={"k": "v"},

@@ -211,7 +211,7 @@ OPERATIONS = (
     CancelTransaction(transaction_id=UUID),
     Repair(head_version=3, lost=(LostVersion(version=4, commit_id=UUID, known_from="vn/latest"),)),
     UpgradeCatalog(revision=2),
-    FenceCollection(cutoff_millis=4),
+    FenceCollection(cutoff_millis=4, disregarded=("7c47ba50-0268-4fa9-8650-2637205c5a84",)),
     RenameObject(kind=Kind.VIEW, namespace="sales", name="v", new_namespace="hr", new_name="w"),
     RegisterTable(
         namespace="sales", name="ice", table_id=UUID, metadata_location="s3://b/1.json", properties={"a": "b"}

@@ -17,6 +17,7 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.model.operation_messages import action_type
 from alpheus_journal.model.operations import (
+    DISREGARDED_MAX,
     Action,
     CancelTransaction,
     CreateCatalog,
@@ -121,6 +122,8 @@ def fence_collection(workspace: Workspace, operation: FenceCollection, context: 
     check_revision(definition, 2, "collection")
     if not 0 < operation.cutoff_millis <= fmt.TIME_MILLIS_MAX:
         raise InvalidInput(f"a cutoff of {operation.cutoff_millis} ms is not a time")
+    if len(operation.disregarded) > DISREGARDED_MAX or not all(map(fmt.is_uuid, operation.disregarded)):
+        raise InvalidInput(f"a fence names at most {DISREGARDED_MAX:,} transactions, by their ids")
     if operation.cutoff_millis <= definition.collected_before_millis:
         return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
     after = msgspec.structs.replace(definition, collected_before_millis=operation.cutoff_millis)

@@ -4,6 +4,7 @@ collection is compared with."""
 from __future__ import annotations
 
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.format import Kind
 from alpheus_journal.log.leases import decode_lease
 from alpheus_journal.model.action_rows import decode_action, is_read, parse_row
@@ -42,9 +43,20 @@ class Reachable:
             if leases:
                 self.files.add(info.path)
                 lease = decode_lease(await self._read(info.path), info.path)
+                if lease.transaction_id:
+                    await self._mark_uploads(lease.transaction_id)
                 await self._mark(Kind.CATALOG, lease.copy.catalog_def, pins=False)
                 await self._mark_node(lease.copy.root, pins=False)
         return self.files
+
+    async def _mark_uploads(self, transaction_id: str) -> None:
+        """Mark what a writer with a lease may have uploaded: its folders, and segments from the time of its id on."""
+        async for info in self._storage.list("data/"):
+            if info.path.split("/")[2:3] == [transaction_id]:
+                self.files.add(info.path)
+        async for info in self._storage.list("manifest/"):
+            if info.modified_at_millis >= uuid7_millis(transaction_id) - 121_000:
+                self.files.add(info.path)
 
     async def _read(self, path: str) -> bytes:
         return await self._storage.read(path, size_max=_SIZE_MAX)

@@ -22,7 +22,6 @@ import msgspec
 import pyarrow as pa
 
 from alpheus_journal import format as fmt
-from alpheus_journal.commit import references
 from alpheus_journal.errors import (
     AlpheusError,
     Corrupt,
@@ -33,6 +32,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.journal import Journal
+from alpheus_journal.log import leases
 from alpheus_journal.model.answers import CheckSummary, Committed, Event
 from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
@@ -657,7 +657,7 @@ def simulate(seed: int, plan: Plan | None = None, parts: Parts | None = None) ->
     world = World(seed, plan or plan_of(seed), parts or Parts())
     try:
         # Ids and the store have one clock here, so the slack for clocks would only refuse uploads.
-        exact = mock.patch.object(references, "ID_AHEAD_MILLIS_MAX", 0)
+        exact = mock.patch.object(leases, "ID_AHEAD_MILLIS_MAX", 0)
         with exact, small_tiers() if world.plan.changes_rate else contextlib.nullcontext():
             return world.loop.run(world.run())
     except BaseException as error:
