@@ -654,12 +654,14 @@ class Dropped(ShownStruct, frozen=True, kw_only=True):
 
 
 class Lease(ShownStruct, frozen=True, kw_only=True):
-    """A reader's lease on a version, which the reader renews. Times are those of the store.
+    """A lease on a version, which a reader or a writer renews. Times are those of the store.
 
     - `state`: "held"; "over" when the lease ran out because its reader ended or is late; "damaged" when its file
       cannot be read. `damage` says why, and `version` is -1 then.
     - `binds_until`: the files of the version are not collected before this time. While a damaged lease binds, no file
       at all is collected.
+    - `transaction_id`: in the lease of a writer the transaction whose files it keeps, also after it ran out, until a
+      collection disregards it.
     """
 
     id: str
@@ -670,6 +672,7 @@ class Lease(ShownStruct, frozen=True, kw_only=True):
     runs_out_at: datetime
     binds_until: datetime
     damage: str = ""
+    transaction_id: str = ""
 
 
 class SavedTransaction(ShownStruct, frozen=True, kw_only=True):

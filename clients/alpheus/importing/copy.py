@@ -204,6 +204,7 @@ async def _begin(session: Session, request: ImportRequest, terms: TransactionTer
             request.name, source.schema, None, {}, False, partition_by=by, sort_by=request.sort_by
         )
         await step.run(tx.core)
+    await tx.core.hold_lease()
     return await tx.save()
 
 
@@ -313,11 +314,14 @@ async def _load_imported(session: Session, commit: Commit) -> Imported:
     )
 
 
-async def _forget(session: Session, id: str) -> None:
-    """Discard the saved transaction, so that it cannot be resumed. On failure it expires by itself."""
+async def _forget(session: Session, id: str, lease_path: str = "") -> None:
+    """Discard the saved transaction, so that it cannot be resumed, and delete its lease. On failure both expire by
+    themselves."""
     with contextlib.suppress(AlpheusError, TimeoutError):
         async with asyncio.timeout(TIDY_UP_SECONDS):
             await session.discard_transaction(id)
+            if lease_path:
+                await (await session.storage()).delete(lease_path)
 
 
 def _digest(source: Source) -> str:
@@ -349,6 +353,7 @@ class _Transfer:
         self._size_total = sum(part.size for part in self._parts)
         self._rows_total = sum(part.rows for part in self._parts)
         self._files_done = self._rows_done = self._size_done = 0
+        self._lease_path = ""
 
     async def run(self, *, resumed: bool) -> Imported:
         """Copy the missing parts and commit. An error that shows that the import can never succeed discards the import.
@@ -359,7 +364,7 @@ class _Transfer:
             async with tx:
                 return await self._run(tx, resumed)
         except (InvalidInput, NotFound, AlreadyExists, Conflict, Corrupt):
-            await _forget(self._session, self._id)
+            await _forget(self._session, self._id, self._lease_path)
             raise
         except Expired as error:
             error.hint = "; ".join(filter(None, (error.hint, _KEPT.format(id=self._id))))
@@ -367,6 +372,8 @@ class _Transfer:
 
     async def _run(self, tx: AsyncTransaction, resumed: bool) -> Imported:
         name = self._request.name
+        await tx.core.hold_lease()  # a lease of its own, where that of the saved transaction is gone
+        self._lease_path = tx.core.lease.path if tx.core.lease is not None else ""
         table = await tx.core.table(name)
         storage = await self._session.data_storage(table)
         found: Sequence[list[DataFile] | None] = [None] * len(self._parts)
@@ -427,7 +434,7 @@ class _Transfer:
     async def _commit(self, tx: AsyncTransaction) -> tuple[int, datetime, bool, str]:
         commit = await tx.commit()
         if commit is None:  # no rows were added to an existing table
-            await _forget(self._session, self._id)
+            await _forget(self._session, self._id, self._lease_path)
             begin = await self._session.resolve(tx.version)
             return begin.version, time_of(begin.created_at_millis), False, ""
         return commit.version, commit.created_at, commit.duplicate, commit.transaction_id

@@ -386,6 +386,7 @@ class Runner:
     def _call(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> RunResult:
         """Call the job's function with its work. Commit what it wrote together with the new position."""
         called_at = self._now()
+        run(core_of(tx).hold_lease())  # the function may take longer than a collection waits for uploads
         work = self._prepare(tx, job, work, called_at)
         self._call_function(tx, job, work, tries)
         self._refuse_undeclared(tx, job)

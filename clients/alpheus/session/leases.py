@@ -1,4 +1,5 @@
-"""Leases of this client's readers: take them, renew them while they are in use, give them up (FORMAT.md, "Leases").
+"""Leases of this client's readers and writers: take them, renew them while they are in use, give them up (FORMAT.md,
+"Leases").
 
 The client takes leases itself, on the storage where it reads data files, with or without a daemon, because a lease must
 last as long as its reader, and a daemon may stop earlier.
@@ -16,11 +17,14 @@ from alpheus.models import Lease, time_of
 from alpheus.session.session import Session
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
-from alpheus_journal.format import LEASE_FOLDER, Kind, ObjectName, namespace_name
+from alpheus_journal.format import CATALOG, LEASE_FOLDER, Kind, ObjectName, namespace_name
 from alpheus_journal.log import copies, leases
 from alpheus_journal.log.leases import HeldLease
+from alpheus_journal.log.times import time_text
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Loaded, Page, Tag, VersionInfo
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.storage import ObjectInfo, Storage
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.workspace.checks import no_namespace
@@ -146,7 +150,7 @@ class LeasedVersion:
         self._turn = asyncio.Lock()
         self._snapshot: Snapshot | None = None
         session.join(self.release)
-        self._renewing = asyncio.create_task(self._renew(), name=f"renew {held.path}")
+        self._renewing = _start_renewing(session, held, self._turn)
 
     @property
     def version(self) -> int:
@@ -156,24 +160,6 @@ class LeasedVersion:
         """Return a storage as the holder of the lease reads it. When the lease ran out and a file was deleted, the read
         of this file raises Expired."""
         return _HeldStorage(storage, self)
-
-    async def _renew(self) -> None:
-        """Renew the lease until it is released or lost. A renewal that fails is retried after a pause."""
-        failures = 0
-        while not self._held.is_over:
-            share = self._held.seconds / leases.RENEWALS_IN_LEASE
-            pause = min(share, self._session.retry_policy.pause(failures)) if failures else share
-            await asyncio.sleep(pause)
-            try:
-                async with self._turn:
-                    if self._held.is_due:
-                        await self._held.renew()
-            except Expired:
-                return  # the next read raises it
-            except AlpheusError:
-                failures += 1
-            else:
-                failures = 0
 
     async def check(self, *, surely: bool = False) -> None:
         """Raise Expired (`lease_expired`) when the lease ran out. The check asks the store when the lease was not
@@ -233,8 +219,134 @@ class LeasedVersion:
         )
 
 
+class WriterLease:
+    """Keeps the files of one transaction until its commit (FORMAT.md, "Leases of writers"). `release` ends the lease,
+    as does the end of the session; `leave` leaves its file. An object belongs to one event loop."""
+
+    def __init__(self, session: Session, held: HeldLease) -> None:
+        self._session = session
+        self._held = held
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._releasing: asyncio.Task[None] | None = None
+        session.join(self.release)
+        self._renewing = _start_renewing(session, held, asyncio.Lock())
+
+    @property
+    def path(self) -> str:
+        return self._held.path
+
+    @property
+    def version(self) -> int:
+        """The version of which the lease is a copy."""
+        return self._held.lease.copy.version
+
+    def leave(self) -> None:
+        """Stop renewing the lease. Its file stays: the transaction may commit yet, perhaps by another process."""
+        self._renewing.cancel()
+        self._held.leave()
+        self._session.leave(self.release)
+
+    async def release(self) -> None:
+        """Delete the lease, because the transaction has committed, or never can. Idempotent."""
+        self._renewing.cancel()
+        await self._held.release()
+        self._session.leave(self.release)
+
+    def release_soon(self) -> None:
+        """Release the lease in the background. May be called from any thread. Does nothing in a forked process."""
+
+        def start() -> None:
+            self._releasing = asyncio.create_task(self.release(), name=f"release {self.path}")
+
+        if self._pid == os.getpid() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(start)
+
+
+async def lease_transaction(
+    session: Session,
+    transaction_id: str,
+    version: int,
+    *,
+    is_first: bool,
+    seconds: float = leases.LEASE_MILLIS_DEFAULT / 1000,
+) -> WriterLease:
+    """Take a lease that keeps the files of a transaction. `version` is its begin version or a later one. `is_first`
+    says that no process has uploaded a file of the transaction yet.
+
+    Raises Expired, also when a collection may be about to delete earlier files of the transaction (`upload_expired`),
+    and the errors of a store that cannot be written. No lease is left after an error.
+    """
+    storage = await session.storage()
+    held = await session.call(
+        "take a lease",
+        lambda: leases.take(
+            Log(storage, session.keys.version_digits),
+            version,
+            new_id=session.identities.uuid4,
+            lease_millis=round(seconds * 1000),
+            holder=_cut_holder(f"{session.principal} process {os.getpid()}"),
+            transaction_id=transaction_id,
+        ),
+    )
+    try:
+        if not is_first:
+            await _check_uncollected(session, transaction_id)
+        session.check_open()
+    except BaseException:
+        await held.release()
+        raise
+    return WriterLease(session, held)
+
+
+async def take_over_lease(session: Session, transaction_id: str, path: str) -> WriterLease | None:
+    """Hold the lease that another process left with the transaction that it saved. Return None when it is gone."""
+    storage = await session.storage()
+    held = await session.call("take over a lease", lambda: leases.take_over(storage, path, transaction_id))
+    return None if held is None else WriterLease(session, held)
+
+
+async def _check_uncollected(session: Session, transaction_id: str) -> None:
+    """Raise Expired (`upload_expired`) if a collection up to the head may delete files of the transaction."""
+    (stored,) = (await session.load(None, [CATALOG])).objects
+    assert stored is not None
+    definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
+    assert isinstance(definition, CatalogDef)
+    cutoff = definition.collected_before_millis
+    if leases.is_too_old(transaction_id, cutoff):
+        raise Expired(
+            f"transaction {transaction_id} is too old to upload files: unreferenced files from before"
+            f" {time_text(cutoff)} have been collected, perhaps its own",
+            kind="upload_expired",
+            hint="begin a new transaction, and write its files again",
+        )
+
+
+def _start_renewing(session: Session, held: HeldLease, turn: asyncio.Lock) -> asyncio.Task[None]:
+    return asyncio.create_task(_renew(session, held, turn), name=f"renew {held.path}")
+
+
+async def _renew(session: Session, held: HeldLease, turn: asyncio.Lock) -> None:
+    """Renew a lease until it is released or lost. A renewal that fails is retried after a pause."""
+    failures = 0
+    while not held.is_over:
+        share = held.seconds / leases.RENEWALS_IN_LEASE
+        pause = min(share, session.retry_policy.pause(failures)) if failures else share
+        await asyncio.sleep(pause)
+        try:
+            async with turn:
+                if held.is_due:
+                    await held.renew()
+        except Expired:
+            return  # the next read, or the commit, raises it
+        except AlpheusError:
+            failures += 1
+        else:
+            failures = 0
+
+
 async def list_leases(session: Session) -> list[Lease]:
-    """List the leases of all readers, by version. They are read from the storage, also with a daemon."""
+    """List the leases of all readers and writers, by version. They are read from the storage, also with a daemon."""
     storage = await session.storage()
 
     async def attempt() -> list[leases.Found]:
@@ -254,6 +366,7 @@ def _lease_of(found: leases.Found, now_millis: int) -> Lease:
         id=found.path.removeprefix(LEASE_FOLDER).removesuffix(".arrow"),
         version=-1 if lease is None else lease.copy.version,
         holder="" if lease is None else lease.holder,
+        transaction_id="" if lease is None else lease.transaction_id,
         state="damaged" if lease is None else "over" if is_over else "held",
         renewed_at=time_of(found.renewed_at_millis),
         runs_out_at=time_of(found.runs_out_at_millis),

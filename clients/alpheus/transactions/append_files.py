@@ -71,6 +71,7 @@ class AppendFilesStep(Step):
     async def run(self, tx: TransactionCore) -> None:
         table = await tx.table(self._name)
         adopter = _Adopter(tx, table)
+        tx.note_upload()
         try:
             for path in self._paths:
                 await adopter.take(path)

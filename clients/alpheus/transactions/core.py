@@ -7,18 +7,21 @@ made. The commit detects conflicts with transactions that committed meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
 from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus.rows.repeating import RepeatableIdentities
+from alpheus.session.leases import WriterLease, lease_transaction, take_over_lease
 from alpheus.session.reads import Reads
 from alpheus.session.session import Session
 from alpheus.transactions.terms import TransactionTerms
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.errors import InvalidInput
+from alpheus_journal.execute.execute import tables_written
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
@@ -61,6 +64,9 @@ class TransactionCore(Reads):
         self._read: dict[Read, None] = {}  # in order, without repetitions
         self._base_sequences: dict[str, int] = {}  # by table id
         self._past: dict[int, answers.At] = {}  # how to read the versions that were asked for
+        self.lease: WriterLease | None = None
+        self._leasing = asyncio.Lock()
+        self._has_uploaded = False
 
     # -- where it stands
 
@@ -127,6 +133,8 @@ class TransactionCore(Reads):
         self._read = dict.fromkeys(saved.reads)
         for operation in saved.operations:
             await self.apply(operation)
+        if saved.lease_path:
+            await self.take_over_lease(saved.lease_path)
 
     def forget_writer(self) -> None:
         """Commit without the idempotent writer of the terms."""
@@ -145,7 +153,49 @@ class TransactionCore(Reads):
             reads=tuple(self._read) if self.terms.serializable else (),
             key=self.terms.key,
             writer=self.terms.writer,
+            lease_path="" if self.lease is None else self.lease.path,
         )
+
+    # -- its files
+
+    async def hold_lease(self) -> None:
+        """Take a lease, if there is none, so that collections keep the files of this transaction until its commit,
+        however long it takes. Raises what `lease_transaction` raises."""
+        async with self._leasing:
+            begun = self.check_open()
+            if self.lease is None and self.repeats is None:
+                is_fresh = not self.terms.id or self.terms.is_fresh
+                has_files = self._has_uploaded or bool(tables_written(self.operations))
+                self.lease = await lease_transaction(
+                    self.session, self.id, begun.version, is_first=is_fresh and not has_files
+                )
+
+    async def take_over_lease(self, path: str) -> None:
+        """Hold the lease that another process left with this transaction. Without it, when it is gone, the commit is
+        judged by the age of the files."""
+        self.lease = await take_over_lease(self.session, self.id, path)
+
+    def note_upload(self) -> None:
+        """Note that a file of this transaction is about to be uploaded. A lease that is taken later covers earlier
+        files only as far as collections have left them."""
+        self._has_uploaded = True
+
+    async def end_lease(self, *, is_over: bool) -> None:
+        """End the lease, if there is one. `is_over` says that the transaction has committed or never can; otherwise the
+        lease's file stays."""
+        lease, self.lease = self.lease, None
+        if lease is not None and is_over:
+            await lease.release()
+        elif lease is not None:
+            lease.leave()
+
+    def abandon_lease(self) -> None:
+        """End the lease in the background; see `end_lease`. A saved transaction may be resumed with it."""
+        lease, self.lease = self.lease, None
+        if lease is not None and self.terms.saved:
+            lease.leave()
+        elif lease is not None:
+            lease.release_soon()
 
     # -- reading
 

@@ -117,6 +117,7 @@ async def write_segments(
 ) -> tuple[Segment, ...]:
     """Write data files of the rows, and one segment that lists them; without rows, write nothing. Raises what
     `write_files` raises."""
+    tx.note_upload()
     files = await write_files(
         await tx.session.data_storage(table),
         table,
@@ -135,6 +136,7 @@ async def store_segment(
     """Store one segment that lists the files; without files, store nothing."""
     if not files:
         return ()
+    tx.note_upload()
     path = fmt.manifest_path(table.id, segment_id(tx.identities, files))
     content, segment = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)
     await (await tx.session.storage()).put(path, content)

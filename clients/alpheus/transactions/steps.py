@@ -147,6 +147,7 @@ class RowsStep(Step):
 
     async def run(self, tx: TransactionCore) -> None:
         table = await tx.table(self._name)
+        tx.note_upload()
         written = await write_rows(
             await tx.session.data_storage(table),
             table,

@@ -30,6 +30,7 @@ from alpheus_journal.errors import (
     InvalidInput,
     NotEmpty,
     NotFound,
+    OutcomeUnknown,
 )
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
@@ -181,13 +182,21 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
                     version=self.core.repeats,
                     hint=f"use a new id for other work; version {self.core.repeats} has committed the work of this id",
                 )
+            await self.core.end_lease(is_over=not self._is_saved)
             return None
+        is_over = False
         try:
             committed = await self._session.commit(self.core.transaction())
-        except InvalidInput as error:
+            is_over = True
+        except OutcomeUnknown:
+            raise
+        except AlpheusError as error:
+            is_over = not self._is_saved  # else another process may resume it
             if self._is_saved and error.kind == "id_reused":
                 error.hint = "use a new id: another process resumed this transaction and committed it first"
             raise
+        finally:
+            await self.core.end_lease(is_over=is_over)
         self.result = commit_of(committed)
         if self._is_saved:
             # The saved file remains. It cannot be committed a second time, and it expires, so do not wait for long.
@@ -205,12 +214,14 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         self.core.check_open()
         await self._session.save_transaction(self.core.transaction())
         self.core.state = "over"
+        await self.core.end_lease(is_over=False)
         return self.id
 
     def abandon(self) -> None:
         """End the transaction without a commit. Idempotent."""
         self.core.state = "over"
         self.core.operations.clear()
+        self.core.abandon_lease()
 
     async def scan(
         self,

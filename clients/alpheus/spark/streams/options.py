@@ -57,6 +57,9 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     table: Table
     storage: str  # the storage's URL
     catalog_id: str
+    transaction_id: str = ""
+    """Of a writer: its transaction, and the path of the lease that keeps its files."""
+    lease_path: str = ""
 
 
 _KNOWN = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -16,6 +17,7 @@ from alpheus.callables import refuse_unrun
 from alpheus.catalog import Catalog, Transaction, async_of, core_of
 from alpheus.rows.arrow.cast import Caster, CastError
 from alpheus.rows.file_writer import bad_data, write_rows
+from alpheus.session.leases import lease_transaction
 from alpheus.spark.streams.options import Options, Pinned, refused_table
 from alpheus.spark.workers.check import Travelling
 from alpheus.sync.portal import run
@@ -151,6 +153,33 @@ class Written(WriterCommitMessage):
         self.query_id = query_id
 
 
+LEASE_SECONDS = 12 * 3600
+"""The duration of the lease of a write by `df.write` or `df.writeStream`. No process lasts as long as the write, so
+none renews the lease."""
+
+
+def leave_lease(catalog: Catalog) -> tuple[str, str]:
+    """Begin a transaction whose files other processes write. Return its id, and the path of the lease that keeps its
+    files for `LEASE_SECONDS`."""
+    session = session_of(async_of(catalog))
+    transaction_id = session.identities.uuid7()
+
+    async def take() -> str:
+        begin = await session.resolve(None)
+        lease = await lease_transaction(
+            session, transaction_id, begin.version, is_first=True, seconds=LEASE_SECONDS
+        )
+        lease.leave()
+        return lease.path
+
+    return transaction_id, run(take())
+
+
+async def _delete_lease(catalog: Catalog, path: str) -> None:
+    with contextlib.suppress(AlpheusError):  # on failure it runs out
+        await (await session_of(async_of(catalog)).storage()).delete(path)
+
+
 class _Tasks(Travelling):
     """Writes the rows of each task as files of one transaction. The pickled writer carries its id to all tasks."""
 
@@ -158,7 +187,7 @@ class _Tasks(Travelling):
         self._options = options
         self._pinned = pinned
         self._overwrite = overwrite
-        self._transaction_id = RandomIdentities().uuid7()
+        self._transaction_id = pinned.transaction_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
@@ -187,17 +216,24 @@ class _Tasks(Travelling):
         written = [message for message in messages if isinstance(message, Written)]
         segments = [segment for message in written for segment in message.segments]
         if not segments and not self._overwrite:
+            self._give_up()
             return
         ids = {(message.transaction_id, message.table_id) for message in written}
         if len(ids) > 1:
             raise AssertionError(f"tasks of one batch wrote for several transactions: {ids}")
-        transaction_id, table_id = ids.pop() if ids else (None, self._pinned.table.id)
+        transaction_id, table_id = ids.pop() if ids else (self._transaction_id, self._pinned.table.id)
         with (
             self._options.connect() as catalog,
             Transaction(transaction_of_own(async_of(catalog), transaction_id, writer)) as tx,
         ):
+            run(core_of(tx).take_over_lease(self._pinned.lease_path))
             add = tx.overwrite_segments if self._overwrite else tx.append_segments
             add(self._options.table, segments, table_id)
+
+    def _give_up(self) -> None:
+        """Delete the lease of a write without rows. That of a failed write is left, because its commit may arrive."""
+        with self._options.connect() as catalog:
+            run(_delete_lease(catalog, self._pinned.lease_path))
 
 
 def _registers_a_table(context: TaskContext) -> bool:
@@ -258,6 +294,7 @@ class StreamWriter(_Tasks, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         written = [message for message in messages if isinstance(message, Written)]
         if not written and not self._overwrite:
+            self._give_up()
             return
         queries = {message.query_id for message in written}
         if len(queries) != 1 or not all(queries):

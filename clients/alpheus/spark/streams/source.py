@@ -41,7 +41,7 @@ one, so pruning by the filter of one frame would take rows from another.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -81,7 +81,7 @@ from alpheus.spark.streams.options import (
     one_of,
     options_of,
 )
-from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits
+from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits, leave_lease
 from alpheus.spark.tables.reader import open_version
 from alpheus.spark.workers.check import Travelling
 from alpheus.sync.portal import run
@@ -144,19 +144,31 @@ class AlpheusSource(Travelling, DataSource):
                 f"feed={self._options.feed} is for reading", hint="leave out feed when writing"
             )
         check_use(self._given, "write", "rows")
-        pinned = _pin_table(self._options, None)
-        check_fits(to_arrow_schema(schema, **IN_UTC), pinned.table.columns)
-        return pinned
+        own_schema = to_arrow_schema(schema, **IN_UTC)
+        return _pin_table(self._options, None, check=lambda table: check_fits(own_schema, table.columns))
 
 
-def _pin_table(options: Options, at: str | None, *, is_followed: bool = False) -> Pinned:
-    """Look up a table and the storage, once a frame. `is_followed`: see `_find_table`."""
+def _pin_table(
+    options: Options,
+    at: str | None,
+    *,
+    is_followed: bool = False,
+    check: Callable[[Table], None] | None = None,
+) -> Pinned:
+    """Look up a table and the storage, once a frame. `is_followed`: see `_find_table`. For a writer, which gives
+    `check`, also begin its transaction: take the lease that keeps its files."""
     with options.connect() as catalog:
         table = _find_table(catalog, options.table, at, is_followed=is_followed)
+        transaction_id = lease_path = ""
+        if check is not None:
+            check(table)
+            transaction_id, lease_path = leave_lease(catalog)
         return Pinned(
             table=_without_segments(table),
             storage=catalog.storage().url,
             catalog_id=catalog.info().catalog_id,
+            transaction_id=transaction_id,
+            lease_path=lease_path,
         )
 
 

@@ -150,12 +150,14 @@ class Rows:
 
     def stage(self, df: DataFrame) -> Staged:
         """Run a frame into files of the table."""
+        self._hold_lease()
         lake = self._lake
         return writes.stage(df, self._store, lake.lists, self.table, owner=self._owner)
 
     def write_aside(self, df: DataFrame, columns: tuple[Column, ...]) -> list[DataFile]:
         """Run a frame into files that only this transaction reads."""
         file_scan.check_session(df.sparkSession)
+        self._hold_lease()
         return writes.write(
             fit_frame(df, columns),
             self._store,
@@ -164,6 +166,10 @@ class Rows:
             owner=self._owner,
             is_arranged=False,
         )
+
+    def _hold_lease(self) -> None:
+        """Keep the transaction's files until its commit, before the first of them is written."""
+        run(core_of(self._tx).hold_lease())
 
     def discard(self, found: Sequence[DataFile]) -> None:
         delete_scratch(self._store, [file.path for file in found])
@@ -240,6 +246,7 @@ class Rows:
 
     def compact(self, bins: Sequence[Sequence[ListedFile]], target_size: int) -> None:
         """Rewrite the files of each bin together: into one file, or several of at least the target size in bytes."""
+        self._hold_lease()
         lake = self._lake
         numbers = {one.file.path: number for number, some in enumerate(bins) for one in some}
         planned = {each.file.path: each for each in self.plan(None).files}
@@ -283,6 +290,8 @@ class Rows:
         rows_dead: int = 0,
     ) -> None:
         lake = self._lake
+        if removed:
+            self._hold_lease()
         entries = [msgspec.structs.replace(each.file, sequence=each.sequence) for each in removed]
         gone = (writes.put_segment(self._store, lake.lists, self.table, entries),) if entries else ()
         core = core_of(self._tx)

@@ -22,6 +22,7 @@ from alpheus.spark.tables import row_changes as changes
 from alpheus.spark.tables.assignments import spark_reason
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
+from alpheus.sync.portal import run
 from alpheus.transactions.append_files import FilePath
 from alpheus.transactions.compaction import CompactionPlan
 from alpheus.transactions.merge import Matched, Unmatched
@@ -182,6 +183,7 @@ class SparkTransaction:
                 "the table is an Iceberg table", kind="not_native", hint="write it through Iceberg"
             )
         with name_missing_files(self._lake):  # `df` may read any table of the catalog
+            run(core_of(self._tx).hold_lease())
             ready = check_texts(df, table.columns)
             lake = self._lake
             return writes.stage(
