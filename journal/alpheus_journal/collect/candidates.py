@@ -1,9 +1,9 @@
 """The files that a listing found and that may be deleted, in little memory.
 
-A file takes 26 bytes of memory, whatever its path, and a manifest segment 42. Its path waits in a temporary file, which is read again for the
-files that are left. A mark finds its file by 64 bits of a hash. Where two files have one hash, a mark keeps both, so a
-collision can only keep a file that could go. The key of the hash is another one in each process, so the next collection
-finds it.
+A file takes 26 bytes of memory, whatever its path, and a manifest segment 42. Its path waits in a temporary file, which
+is read again for the files that are left. A mark finds its file by 64 bits of a hash. Where two files have one hash, a
+mark keeps both, so a collision can only keep a file that could go. The key of the hash is another one in each process,
+so the next collection finds it.
 """
 
 from __future__ import annotations
@@ -202,9 +202,11 @@ class FoundFiles:
 
 
 class Candidates:
-    """The files that a listing found and that are old enough to delete. `keep` takes out what is reached,
-    `keep_uploads` what waits for a commit, and `keep_elsewhere` what belongs to another place. `own` are those of the catalog's prefix; `rooted` are data files by
-    data root."""
+    """The files that a listing found and that are old enough to delete.
+
+    `keep` takes out what is reached, `keep_uploads` what waits for a commit, and `keep_elsewhere` what belongs to
+    another place. `own` are those of the catalog's prefix; `rooted` are data files by data root.
+    """
 
     def __init__(self) -> None:
         self.own = FoundFiles()
