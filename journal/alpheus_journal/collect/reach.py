@@ -27,6 +27,8 @@ from alpheus_journal.tree.reader import Reader
 from alpheus_journal.workspace.context import OFFLOADED_SIZE_BYTES_MIN
 
 READ_AT_ONCE = 32
+DECODED_AT_ONCE = 4
+"""Other work of the event loop has its turn after so many definitions."""
 ROOTS_AT_ONCE = 16
 NODE_CACHE_BYTES = 8 << 20
 DEFINITION_CACHE_BYTES = 1 << 20
@@ -203,7 +205,10 @@ class Reach:
             wanted = found
 
     async def _read_definitions(self, paths: dict[str, Kind], found: _Wanted) -> None:
-        for path, data in (await self._reader.definitions(paths)).items():
+        stored = await self._reader.definitions(paths)
+        for number, (path, data) in enumerate(stored.items(), 1):
+            if number % DECODED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             definition = decode_definition(paths[path], data, path)
             if isinstance(definition, TagDef):
                 self.tags.setdefault(definition.pin_path, definition)
@@ -215,7 +220,6 @@ class Reach:
                 self._add_place(definition.id, definition.data_root)
                 for segment in definition.segments:
                     self._want_segment(segment, definition.id, definition.data_root, found)
-        await asyncio.sleep(0)
 
     async def _read_segments(self, segments: Sequence[tuple[Segment, str, str]]) -> None:
         batch: list[tuple[Segment, str, str]] = []

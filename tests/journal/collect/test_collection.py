@@ -464,7 +464,7 @@ async def test_a_root_with_a_bad_pointer_hides_nothing_from_others() -> None:
     for first in ((), (bad,)):
         candidates = Candidates()
         for path in await files_of(lake):
-            candidates.own.add(path, 1, fmt.kind_of_file(path))
+            candidates.own.add(path, 1, fmt.kind_of_file(path), 0)
         await candidates.own.seal()
         reach = Reach(journal.follower.log, journal.keys, candidates)
         for path in first:
