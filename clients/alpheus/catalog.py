@@ -341,8 +341,9 @@ class Admin:
         """Delete files that nothing needs: no kept version, tag, lease, or saved transaction. These are files of
         expired versions, and files of writes that failed.
 
-        - `minimum_age`: younger files stay. It must be longer than the longest write takes, from its first uploaded
-          file to its commit: a write that takes longer is refused (`upload_expired`) and must run again.
+        - `minimum_age`: younger files stay, and files of writes that hold a lease. It must be longer than the longest
+          write without a lease takes, from its first uploaded file to its commit: a write that takes longer is refused
+          (`upload_expired`) and must run again.
         - `dry_run`: delete nothing, and return what would happen.
         - `allow_short`: allow a minimum age below an hour. New transactions with new files are then refused for two
           minutes after the collection, so use it only when nobody writes.
@@ -567,9 +568,10 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
 
         `on_begin` receives the id of the import, a saved transaction. After a crash the same call with `resume` copies
         the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl` has passed
-        (`transaction_expired`). After half of that time the commit may be refused (`upload_expired`). An import that
-        cannot succeed is discarded, but none is after Expired: the error says how to go on. An import whose `key` has
-        committed returns that commit (`duplicate`).
+        (`transaction_expired`), or a collection took copied files (`upload_expired`): the import's lease keeps them
+        until about 20 minutes after the process has ended. An import that cannot succeed is discarded, but none is
+        after Expired: the error says how to go on. An import whose `key` has committed returns that commit
+        (`duplicate`).
 
         All rows pass through this process and are counted against the source's own numbers. The commit's properties
         (`alpheus.import.*`) name the source. `on_progress` is called as rows are copied. Callbacks run in other

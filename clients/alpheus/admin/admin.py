@@ -140,8 +140,9 @@ class AsyncAdmin:
         """Delete files that nothing needs: no kept version, tag, lease, or saved transaction. These are files of
         expired versions, and files of writes that failed.
 
-        - `minimum_age`: younger files stay. It must be longer than the longest write takes, from its first uploaded
-          file to its commit: a write that takes longer is refused (`upload_expired`) and must run again.
+        - `minimum_age`: younger files stay, and files of writes that hold a lease. It must be longer than the longest
+          write without a lease takes, from its first uploaded file to its commit: a write that takes longer is refused
+          (`upload_expired`) and must run again.
         - `dry_run`: delete nothing, and return what would happen.
         - `allow_short`: allow a minimum age below an hour. New transactions with new files are then refused for two
           minutes after the collection, so use it only when nobody writes.
