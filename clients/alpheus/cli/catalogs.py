@@ -387,8 +387,13 @@ def lease() -> None:
 
     A reader takes a lease if it can write to the storage (catalog.at(..., lease=True); Spark does so by itself),
     renews the lease while it reads, and releases it at the end. The lease of a killed reader runs out by itself.
+    Imports, writes by Spark and runs of pipelines hold leases, too: a collection keeps the files of their transaction.
     Leases are stored on the storage and are read from there, even if the catalog is a daemon.
     """
+
+
+def _writer_text(transaction_id: str) -> str:
+    return f"for transaction {transaction_id}" if transaction_id else ""
 
 
 @lease.command("list")
@@ -406,7 +411,7 @@ def lease_list(settings: Settings) -> None:
             each.state,
             output.time_text(each.renewed_at),
             output.time_text(each.runs_out_at),
-            each.damage or each.holder,
+            each.damage or ", ".join(filter(None, (each.holder, _writer_text(each.transaction_id)))),
             each.id,
         )
         for each in found

@@ -22,6 +22,8 @@ from alpheus.errors import InvalidInput, OutcomeUnknown, Unavailable
 from alpheus.spark.streams import sink
 from alpheus.spark.streams.sink import write_once, writer_name
 from alpheus.spark.streams.source import AlpheusSource
+from alpheus_journal.collect import collection
+from alpheus_journal.collect.store_time import read_store_time
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 _numbers = itertools.count()
@@ -242,6 +244,34 @@ def test_what_tasks_wrote_is_one_commit_of_the_driver(
         assert stored() == []
         with pytest.raises(InvalidInput, match="feed=changes is for reading"):
             AlpheusSource({"catalog": url, "table": "s.t", "feed": "changes"}).writer(schema, False)
+
+
+def test_what_tasks_wrote_passes_a_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is taken before the tasks begin, by a process that has ended since, and outlasts the collection."""
+    url = f"file://{tmp_path}/lake"
+
+    async def read_later(*given: object) -> int:
+        return await read_store_time(*given) + 5_000  # type: ignore[arg-type]
+
+    monkeypatch.setattr(collection, "read_store_time", read_later)
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", SCHEMA)
+        source = AlpheusSource({"catalog": url, "table": "s.t"})
+        schema = source.schema()
+        assert isinstance(schema, StructType)
+        writer: Any = pickle.loads(pickle.dumps(source.writer(schema, False)))
+        message = writer.write(iter(pa.table({"id": [1]}).to_batches()))
+        (lease,) = catalog.admin.leases()
+        assert lease.transaction_id == message.transaction_id
+        (tmp_path / "lake/node").mkdir(exist_ok=True)
+        (tmp_path / "lake/node/33f58438-d7c4-4d97-85e2-ec79bb0e1dc5.arrow").write_bytes(b"left")
+        assert catalog.admin.collect(minimum_age=0, allow_short=True).fence_version is not None
+        writer.commit([message])
+        assert catalog.read("s.t")["id"].to_pylist() == [1]
+        assert catalog.admin.leases() == []
+        source.writer(schema, False).commit([])
+        assert catalog.admin.leases() == []
 
 
 @pytest.mark.parametrize(

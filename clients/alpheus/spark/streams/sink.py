@@ -154,15 +154,14 @@ class Written(WriterCommitMessage):
 
 
 LEASE_SECONDS = 12 * 3600
-"""The duration of the lease of a write by `df.write` or `df.writeStream`. No process lasts as long as the write, so
-none renews the lease."""
+"""The duration of the lease of a write by `df.write`. No process lasts as long as the write, so none renews the
+lease."""
 
 
-def leave_lease(catalog: Catalog) -> tuple[str, str]:
-    """Begin a transaction whose files other processes write. Return its id, and the path of the lease that keeps its
-    files for `LEASE_SECONDS`."""
+def leave_lease(catalog: Catalog, transaction_id: str) -> str:
+    """Return the path of a lease that keeps, for `LEASE_SECONDS`, the files that other processes write for the
+    transaction."""
     session = session_of(async_of(catalog))
-    transaction_id = session.identities.uuid7()
 
     async def take() -> str:
         begin = await session.resolve(None)
@@ -172,7 +171,7 @@ def leave_lease(catalog: Catalog) -> tuple[str, str]:
         lease.leave()
         return lease.path
 
-    return transaction_id, run(take())
+    return run(take())
 
 
 async def _delete_lease(catalog: Catalog, path: str) -> None:
@@ -226,14 +225,16 @@ class _Tasks(Travelling):
             self._options.connect() as catalog,
             Transaction(transaction_of_own(async_of(catalog), transaction_id, writer)) as tx,
         ):
-            run(core_of(tx).take_over_lease(self._pinned.lease_path))
+            if self._pinned.lease_path:
+                run(core_of(tx).take_over_lease(self._pinned.lease_path))
             add = tx.overwrite_segments if self._overwrite else tx.append_segments
             add(self._options.table, segments, table_id)
 
     def _give_up(self) -> None:
         """Delete the lease of a write without rows. That of a failed write is left, because its commit may arrive."""
-        with self._options.connect() as catalog:
-            run(_delete_lease(catalog, self._pinned.lease_path))
+        if self._pinned.lease_path:
+            with self._options.connect() as catalog:
+                run(_delete_lease(catalog, self._pinned.lease_path))
 
 
 def _registers_a_table(context: TaskContext) -> bool:

@@ -85,6 +85,7 @@ from alpheus.spark.streams.sink import BatchWriter, StreamWriter, check_fits, le
 from alpheus.spark.tables.reader import open_version
 from alpheus.spark.workers.check import Travelling
 from alpheus.sync.portal import run
+from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.model.answers import parse_token
 
@@ -124,10 +125,11 @@ class AlpheusSource(Travelling, DataSource):
         return TableStreamReader(self._options, self._pin(), schema)
 
     def writer(self, schema: t.StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return BatchWriter(self._options, self._pin_for_writing(schema), overwrite)
+        return BatchWriter(self._options, self._pin_for_writing(schema, is_leased=True), overwrite)
 
     def streamWriter(self, schema: t.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return StreamWriter(self._options, self._pin_for_writing(schema), overwrite)
+        # Spark makes more writers than it uses, and a batch is short: a lease of each would be left behind.
+        return StreamWriter(self._options, self._pin_for_writing(schema, is_leased=False), overwrite)
 
     def _pin(self) -> Pinned:
         """Return the table that the frame reads, without its files: readers look these up."""
@@ -136,16 +138,20 @@ class AlpheusSource(Travelling, DataSource):
             self._pinned = _pin_table(self._options, last, is_followed=last is None)
         return self._pinned
 
-    def _pin_for_writing(self, schema: t.StructType) -> Pinned:
+    def _pin_for_writing(self, schema: t.StructType, *, is_leased: bool) -> Pinned:
         """Return the table at the head, so that a long stream writes to its present columns. `schema` is the
-        frame's."""
+        frame's. `is_leased`: a lease keeps the files of the write."""
         if self._options.feed != "rows":
             raise InvalidInput(
                 f"feed={self._options.feed} is for reading", hint="leave out feed when writing"
             )
         check_use(self._given, "write", "rows")
         own_schema = to_arrow_schema(schema, **IN_UTC)
-        return _pin_table(self._options, None, check=lambda table: check_fits(own_schema, table.columns))
+
+        def check(table: Table) -> None:
+            check_fits(own_schema, table.columns)
+
+        return _pin_table(self._options, None, check=check, is_leased=is_leased)
 
 
 def _pin_table(
@@ -154,15 +160,16 @@ def _pin_table(
     *,
     is_followed: bool = False,
     check: Callable[[Table], None] | None = None,
+    is_leased: bool = False,
 ) -> Pinned:
-    """Look up a table and the storage, once a frame. `is_followed`: see `_find_table`. For a writer, which gives
-    `check`, also begin its transaction: take the lease that keeps its files."""
+    """Look up a table and the storage, once a frame. `is_followed`: see `_find_table`. `check` raises what speaks
+    against the table. `is_leased`: take a lease that keeps the files of the transaction."""
     with options.connect() as catalog:
         table = _find_table(catalog, options.table, at, is_followed=is_followed)
-        transaction_id = lease_path = ""
         if check is not None:
             check(table)
-            transaction_id, lease_path = leave_lease(catalog)
+        transaction_id = RandomIdentities().uuid7()
+        lease_path = leave_lease(catalog, transaction_id) if is_leased else ""
         return Pinned(
             table=_without_segments(table),
             storage=catalog.storage().url,
