@@ -298,14 +298,11 @@ class _Run:
         """Keep what writers with leases have uploaded. The first call decides which transactions the fence disregards:
         those whose leases have all run out, and that the time in their ids does not protect. Later calls keep the
         uploads of all others, whether their leases have run out meanwhile or not, because their commits may succeed."""
-        storage = self._log.storage
         now = 0
-        if self._disregarded is None:
-            now = await read_store_time(storage, self._identities.uuid4)
-        held: dict[str, list[Found]] = {}
-        async for found in leases_in(storage):
-            if found.lease is not None and found.lease.transaction_id:
-                held.setdefault(found.lease.transaction_id, []).append(found)
+        held = await self._list_writers()
+        if self._disregarded is None and held:  # list again, with the time at which the listing began
+            now = await read_store_time(self._log.storage, self._identities.uuid4)
+            held = await self._list_writers()
         if self._disregarded is None:
             overdue = [
                 id
@@ -317,6 +314,14 @@ class _Run:
         kept = {id: theirs for id, theirs in held.items() if id not in self._disregarded}
         self.candidates.keep((one.path for theirs in kept.values() for one in theirs), "leases")
         await self.candidates.keep_uploads(kept, "leases")
+
+    async def _list_writers(self) -> dict[str, list[Found]]:
+        """Return the leases of writers by their transactions."""
+        held: dict[str, list[Found]] = {}
+        async for found in leases_in(self._log.storage):
+            if found.lease is not None and found.lease.transaction_id:
+                held.setdefault(found.lease.transaction_id, []).append(found)
+        return held
 
     async def _mark_leases(self, reach: Reach) -> None:
         now = await read_store_time(self._log.storage, self._identities.uuid4)
