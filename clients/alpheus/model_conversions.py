@@ -185,6 +185,9 @@ def tag_of(name: ObjectName, definition: TagDef) -> Tag:
         message=definition.message,
         properties=definition.properties,
         expires_at=time_of(definition.expire_at_millis) if definition.expire_at_millis else None,
+        object_count=definition.object_count,
+        table_count=definition.table_count,
+        row_count=definition.row_count,
     )
 
 

@@ -472,6 +472,9 @@ class Tag(ShownStruct, frozen=True, kw_only=True):
     - `version`, `version_created_at`: the version that the tag names, and the time when it was committed.
     - `creator`: who made the tag or replaced it last: a claim, unless the daemon authenticates its clients.
     - `expires_at`: from then on the tag may be deleted. None means never.
+    - `object_count`, `table_count`: the objects of all kinds and the tables of the version, as counted when the tag was
+      created or replaced. `row_count`: the rows in the data files of native tables; rows that were deleted by a
+      predicate count, too. None where counting would have taken long, and in tags of earlier releases.
     """
 
     name: str
@@ -483,6 +486,9 @@ class Tag(ShownStruct, frozen=True, kw_only=True):
     message: str
     properties: dict[str, str]
     expires_at: datetime | None
+    object_count: int | None
+    table_count: int | None
+    row_count: int | None
 
     def _title(self) -> str:
         return f"{self.name}: version {self.version} of {time_text(self.version_created_at)}"

@@ -84,10 +84,11 @@ from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.history import changes_between, dropped_objects
 from alpheus_journal.replay.loader import SAMPLE_MAX, CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.opening import open_log
+from alpheus_journal.replay.pinning import Pinning
 from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.replay.tags import load_tag, name_nearest_tag, pin_tag, pin_version, snapshot_of_pin
+from alpheus_journal.replay.tags import load_tag, name_nearest_tag, snapshot_of_pin
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
@@ -135,6 +136,7 @@ class Journal:
         self._hint_task: asyncio.Task[None] | None = None
         self._has_news = False  # this process has committed since it wrote a hint
         self._sessions: dict[str, None] = {}  # recently verified tokens, the oldest first
+        self._pinning = Pinning(self, follower, self._version_of, new_id=identities.uuid4)
         self._saved = SavedTransactions(
             follower, clock, identities, self._begin_head, self._committer.preview
         )
@@ -917,12 +919,7 @@ class Journal:
     # --- pins
 
     async def create_pin(self, at: At) -> Pin:
-        log, new_id = self.follower.log, self._identities.uuid4
-        if isinstance(at, Tag):
-            name = at.name
-            tag = await load_tag(self, name)
-            return await pin_tag(log, tag, lambda: load_tag(self, name), new_id=new_id)
-        return await pin_version(log, await self._version_of(at), new_id=new_id)
+        return await self._pinning.create(at)
 
     # --- subscriptions
 

@@ -108,6 +108,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "tags": _schema(
         name_=pa.string(), id_=pa.string(), version_=pa.int64(), version_created_at_=_TIME, created_at_=_TIME,
         creator_=pa.string(), message_=pa.string(), properties_=_TEXTS, expires_at=_TIME,
+        object_count=pa.int64(), table_count=pa.int64(), row_count=pa.int64(),
     ),
     "subscriptions": _schema(
         version_=pa.int64(), name_=pa.string(), id_=pa.string(), namespaces_=pa.list_(pa.string()),

@@ -54,7 +54,10 @@ def tag() -> None:
 @click.option("--prefix", default="", help="Only names that begin with this.")
 @pass_settings
 def tag_list(settings: Settings, prefix: str) -> None:
-    """List the tags with their versions, in order of names."""
+    """List the tags with their versions, in order of names, and with what a version had: objects of all kinds, tables,
+    and rows in the data files of native tables. A count is unknown where counting would have taken long, and in tags of
+    earlier releases.
+    """
     with settings.catalog() as catalog:
         found = catalog.tags.list(prefix)
     rows = [
@@ -62,12 +65,16 @@ def tag_list(settings: Settings, prefix: str) -> None:
             each.name,
             each.version,
             output.time_text(each.version_created_at),
+            output.known_text(each.object_count),
+            output.known_text(each.table_count),
+            output.known_text(each.row_count),
             "" if each.expires_at is None else output.time_text(each.expires_at),
             each.message,
         )
         for each in found
     ]
-    settings.out.document(found, output.columns_text(["NAME", "VERSION", "OF", "EXPIRES", "MESSAGE"], rows))
+    heads = ["NAME", "VERSION", "OF", "OBJECTS", "TABLES", "ROWS", "EXPIRES", "MESSAGE"]
+    settings.out.document(found, output.columns_text(heads, rows))
     if not found:
         settings.out.note("no tags")
 

@@ -96,6 +96,11 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     commit_id: str
     version_created_at_millis: int
+    object_count: int | None = None
+    """The entries of the version's tree. None where counting would have cost too much, as with the other counts."""
+    table_count: int | None = None
+    row_count: int | None = None
+    """The rows in the data files of native tables."""
 
     @property
     def tag_fields(self) -> dict[str, Any]:
@@ -105,6 +110,9 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
             "commit_id": self.commit_id,
             "version_created_at_millis": self.version_created_at_millis,
             "pin_path": self.path,
+            "object_count": self.object_count,
+            "table_count": self.table_count,
+            "row_count": self.row_count,
         }
 
 

@@ -105,6 +105,11 @@ def texts_of(map: Mapping[str, str]) -> dict[str, str]:
     return {key: map[key] for key in map} if map else {}
 
 
+def optional_number(message: Any, field: str) -> int | None:
+    """Return an optional number of a message; None where it is absent."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
 def decode_column(message: pb.Column) -> Column:
     """Decode a column. Raises ValueError for a type number that the format does not have, and for fields without a
     name."""
@@ -389,6 +394,9 @@ def _tag_message(value: TagDef) -> pb.TagDef:
         version_created_at_millis=value.version_created_at_millis,
         message=value.message,
         properties=value.properties,
+        object_count=value.object_count,
+        table_count=value.table_count,
+        row_count=value.row_count,
     )
 
 
@@ -726,6 +734,9 @@ def _decode_tag(message: pb.TagDef) -> TagDef:
         expire_at_millis=message.expire_at_millis,
         message=message.message,
         properties=dict(message.properties),
+        object_count=optional_number(message, "object_count"),
+        table_count=optional_number(message, "table_count"),
+        row_count=optional_number(message, "row_count"),
     )
 
 

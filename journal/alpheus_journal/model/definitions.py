@@ -334,7 +334,7 @@ class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tag (FORMAT.md, "Tags and pins"): a name for a version, which stays readable from the copy of its root at
     `pin_path`. `creator` is the principal of the transaction that made or replaced the tag. From `expire_at_millis` on
-    (epoch milliseconds; 0: never) the tag may be deleted."""
+    (epoch milliseconds; 0: never) the tag may be deleted. The counts are None where they are not known."""
 
     id: str
     version: int
@@ -346,6 +346,9 @@ class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expire_at_millis: int = 0
     message: str = ""
     properties: dict[str, str] = {}
+    object_count: int | None = None
+    table_count: int | None = None
+    row_count: int | None = None
     unknown: bytes = b""
 
 

@@ -36,6 +36,7 @@ from alpheus_journal.model.definition_messages import (
     encode_schema,
     encode_segment,
     encode_sort_order,
+    optional_number,
     put_texts,
     texts_of,
 )
@@ -611,6 +612,9 @@ def _tag_fields(m: Any) -> dict[str, Any]:
         "expire_at_millis": m.expire_at_millis,
         "message": m.message,
         "properties": texts_of(m.properties),
+        "object_count": optional_number(m, "object_count"),
+        "table_count": optional_number(m, "table_count"),
+        "row_count": optional_number(m, "row_count"),
     }
 
 

@@ -480,6 +480,9 @@ class SetTag(_OnTag, frozen=True, kw_only=True, gc=False):
     expire_at_millis: int = 0
     message: str = ""
     properties: dict[str, str] = {}
+    object_count: int | None = None
+    table_count: int | None = None
+    row_count: int | None = None
 
 
 class CreateTag(SetTag, frozen=True, kw_only=True, gc=False):

@@ -102,6 +102,7 @@ OverlayChanges = list[tuple[bytes, StoredObject | None]]
 """Packed keys, ascending, with their objects; None stands for a dropped object."""
 
 _UNCHANGED = StoredObject("", b"")
+_TABLE = fmt.TYPE_IDS[Kind.TABLE]
 
 
 class State:
@@ -143,10 +144,20 @@ class State:
             "every definition is known, or damaged"
         )
         self._order: list[bytes] = sorted(self._overlay)
-        self._count = len(flat) + sum(lives - (flat.keys.find(key) >= 0) for key, lives in self.presence())
+        self._count = len(flat)
+        low, high = (pack(bound) for bound in keys.bounds(Kind.TABLE))
+        self._table_count = flat.keys.position(high) - flat.keys.position(low)
+        for key, lives in self.presence():
+            more = lives - (flat.keys.find(key) >= 0)
+            self._count += more
+            self._table_count += more * (low <= key < high)
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def table_count(self) -> int:
+        return self._table_count
 
     @property
     def flat(self) -> Flat:
@@ -228,11 +239,13 @@ class State:
         now = [None if after is None else definitions.get(after) or moved[after] for _, _, after in changes]
         event = event_of(record, self.keys, self.catalog_id)
         # From here on nothing fails: a record is applied as a whole or not at all.
-        for (packed, before, after), stored in zip(changes, now, strict=True):
+        for (packed, before, after), stored, (key, _, _) in zip(changes, now, record.changes, strict=True):
             if packed not in self._overlay:
                 insort(self._order, packed)
             self._overlay[packed] = stored
-            self._count += (after is not None) - (before is not None)
+            more = (after is not None) - (before is not None)
+            self._count += more
+            self._table_count += more * key.startswith(_TABLE)
         if record.catalog_def_after != self._catalog.path:
             self._catalog = definitions[record.catalog_def_after]
         self.version = record.version

@@ -15,6 +15,7 @@ from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef
+from alpheus_journal.replay.counts import Counts
 from alpheus_journal.tree.reader import Reader, Snapshot
 
 LOOKED_AT_MAX = 1000
@@ -99,29 +100,40 @@ async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) 
                 error.hint = f"{error.hint.partition(';')[0]}; tag {name} names version {tag.version}"
 
 
-async def pin_version(log: Log, version: int, *, new_id: Callable[[], str]) -> Pin:
-    """Pin a version; see `Access.create_pin`."""
-    return _answer(*await create_pin(log, version, new_id=new_id))
+async def pin_version(
+    log: Log, version: int, *, count: Callable[[Copy], Awaitable[Counts]], new_id: Callable[[], str]
+) -> Pin:
+    """Pin a version, and count it; see `Access.create_pin`."""
+    path, copy = await create_pin(log, version, new_id=new_id)
+    return _answer(path, copy, await count(copy))
 
 
 async def pin_tag(
-    log: Log, tag: TagDef, load_again: Callable[[], Awaitable[TagDef]], *, new_id: Callable[[], str]
+    log: Log,
+    tag: TagDef,
+    load_again: Callable[[], Awaitable[TagDef]],
+    *,
+    count: Callable[[Copy], Awaitable[Counts]],
+    new_id: Callable[[], str],
 ) -> Pin:
     """Pin the version of a tag, from the tag's own pin where the version has expired. Raises Expired when the tag was
     replaced or deleted meanwhile, because its pin may be deleted by then."""
     try:
-        return await pin_version(log, tag.version, new_id=new_id)
+        return await pin_version(log, tag.version, count=count, new_id=new_id)
     except Expired:
-        made = _answer(*await copy_pin(log, tag.pin_path, new_id=new_id))
+        path, copy = await copy_pin(log, tag.pin_path, new_id=new_id)
         if await load_again() != tag:
             raise
-        return made
+        return _answer(path, copy, await count(copy))
 
 
-def _answer(path: str, copy: Copy) -> Pin:
+def _answer(path: str, copy: Copy, counts: Counts) -> Pin:
     return Pin(
         path=path,
         version=copy.version,
         commit_id=copy.commit_id,
         version_created_at_millis=copy.created_at_millis,
+        object_count=counts.objects,
+        table_count=counts.tables,
+        row_count=counts.rows,
     )

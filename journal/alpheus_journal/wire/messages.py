@@ -55,6 +55,7 @@ from alpheus_journal.model.answers import (
     Timestamp,
     VersionInfo,
 )
+from alpheus_journal.model.definition_messages import optional_number
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX, EventFilter
 from alpheus_journal.model.expiry_rules import ExpiryRules, check_minimum_age, check_rules
 from alpheus_journal.model.operations import Action, Operation, Read, RecordedTransaction, Transaction
@@ -177,6 +178,9 @@ def decode_pin(message: pb.CreatePinResponse) -> Pin:
         version=message.version,
         commit_id=message.commit_id,
         version_created_at_millis=message.version_created_at_millis,
+        object_count=optional_number(message, "object_count"),
+        table_count=optional_number(message, "table_count"),
+        row_count=optional_number(message, "row_count"),
     )
 
 

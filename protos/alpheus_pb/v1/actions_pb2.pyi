@@ -816,7 +816,7 @@ class DropSubscription(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class CreateTag(_message.Message):
-    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties")
+    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -833,6 +833,9 @@ class CreateTag(_message.Message):
     EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     tag_id: str
     version: int
@@ -842,10 +845,13 @@ class CreateTag(_message.Message):
     expire_at_millis: int
     message: str
     properties: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    object_count: int
+    table_count: int
+    row_count: int
+    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
 
 class ReplaceTag(_message.Message):
-    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties")
+    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -861,6 +867,9 @@ class ReplaceTag(_message.Message):
     EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     commit_id: str
@@ -869,7 +878,10 @@ class ReplaceTag(_message.Message):
     expire_at_millis: int
     message: str
     properties: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    object_count: int
+    table_count: int
+    row_count: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
 
 class DropTag(_message.Message):
     __slots__ = ("name", "expected_pin_path")

@@ -589,7 +589,7 @@ class InputPosition(_message.Message):
     def __init__(self, table_id: _Optional[str] = ..., version: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class TagDef(_message.Message):
-    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "checksum")
+    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "object_count", "table_count", "row_count", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -607,6 +607,9 @@ class TagDef(_message.Message):
     VERSION_CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     version: int
@@ -618,8 +621,11 @@ class TagDef(_message.Message):
     version_created_at_millis: int
     message: str
     properties: _containers.ScalarMap[str, str]
+    object_count: int
+    table_count: int
+    row_count: int
     checksum: int
-    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class BranchDef(_message.Message):
     __slots__ = ("id", "fork_version", "fork_pin_path", "root_path", "created_at_millis")

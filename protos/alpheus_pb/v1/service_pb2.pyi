@@ -100,16 +100,22 @@ class CreatePinRequest(_message.Message):
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
 
 class CreatePinResponse(_message.Message):
-    __slots__ = ("path", "version", "commit_id", "version_created_at_millis")
+    __slots__ = ("path", "version", "commit_id", "version_created_at_millis", "object_count", "table_count", "row_count")
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     path: str
     version: int
     commit_id: str
     version_created_at_millis: int
-    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ...) -> None: ...
+    object_count: int
+    table_count: int
+    row_count: int
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
 
 class ObjectName(_message.Message):
     __slots__ = ("type", "namespace_name", "name")

@@ -59,6 +59,9 @@ def test_a_tag_reads_as_its_version_was(catalog: Catalog) -> None:
     assert tag.version_created_at == catalog.at(tagged).info.created_at
     assert tag.expires_at is None
     assert tag.creator
+    assert (tag.object_count, tag.table_count, tag.row_count) == (2, 1, 2)
+    (row,) = catalog.system("tags").to_pylist()
+    assert (row["object_count"], row["table_count"], row["row_count"]) == (2, 1, 2)
     assert catalog.read("a.t", at="v1") == ROWS
     assert catalog.scan("a.t", at="v1", where="id = 1").count() == 1
     with catalog.at("v1") as snapshot:
@@ -308,9 +311,12 @@ def test_commands(catalog: Catalog) -> None:
     assert abs(expires - timedelta(hours=36)) < timedelta(minutes=5)
     assert second["expires_at"] is None
     listed = run(catalog, "tag", "list").stdout.splitlines()
-    assert listed[0].split() == ["NAME", "VERSION", "OF", "EXPIRES", "MESSAGE"]
+    assert listed[0].split() == ["NAME", "VERSION", "OF", "OBJECTS", "TABLES", "ROWS", "EXPIRES", "MESSAGE"]
     assert listed[1].endswith("why")
+    assert [first[count] for count in ("object_count", "table_count", "row_count")] == [2, 1, 2]
+    assert listed[1].split()[3:6] == ["2", "1", "2"]
     shown = run(catalog, "tag", "show", "v1").stdout
+    assert "tables        1\nrows          2" in shown
     assert f"next tag      v2 (version {tagged + 3})" in shown
     assert "a = b" in shown
     assert "previous tag  none" in shown

@@ -373,9 +373,9 @@ ONE_OF_EACH: tuple[Operation, ...] = (
     FenceCollection(cutoff_millis=4, disregarded=(ID,)),
     CreateTag(
         name="g", tag_id=ID, version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", expire_at_millis=5,
-        message="m", properties={"k": "v"},
+        message="m", properties={"k": "v"}, object_count=0, table_count=0, row_count=7,
     ),
-    ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p"),
+    ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", object_count=6),
     DropTag(name="g"),
 )  # fmt: skip
 

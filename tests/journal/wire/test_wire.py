@@ -193,6 +193,9 @@ OPERATIONS = (
         expire_at_millis=1_767_225_700_000,
         message="why",
         properties={"a": "b"},
+        object_count=2,
+        table_count=1,
+        row_count=0,
     ),
     ReplaceTag(
         name="v1", version=8, commit_id=UUID, version_created_at_millis=9, pin_path=f"pin/{UUID}.arrow"

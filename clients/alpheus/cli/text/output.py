@@ -425,6 +425,10 @@ def subscription_text(subscription: SubscriptionInfo) -> str:
     )
 
 
+def known_text(count: int | None) -> str:
+    return "unknown" if count is None else str(count)
+
+
 def tag_text(tag: Tag, previous: Tag | None, following: Tag | None) -> str:
     text = fields_text(
         [
@@ -436,6 +440,9 @@ def tag_text(tag: Tag, previous: Tag | None, following: Tag | None) -> str:
             ("creator", tag.creator),
             ("message", tag.message),
             ("expires at", "never" if tag.expires_at is None else time_text(tag.expires_at)),
+            ("objects", known_text(tag.object_count)),
+            ("tables", known_text(tag.table_count)),
+            ("rows", known_text(tag.row_count)),
             ("previous tag", "none" if previous is None else f"{previous.name} (version {previous.version})"),
             ("next tag", "none" if following is None else f"{following.name} (version {following.version})"),
         ]

@@ -83,6 +83,9 @@ def _set_tag(
         expire_at_millis=operation.expire_at_millis,
         message=operation.message,
         properties=dict(operation.properties),
+        object_count=operation.object_count,
+        table_count=operation.table_count,
+        row_count=operation.row_count,
     )
     return simple_change(workspace, operation, context, definition)
 
