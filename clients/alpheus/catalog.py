@@ -54,6 +54,7 @@ from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.transaction import AsyncTransaction
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Conflict, InvalidInput
+from alpheus_journal.model.answers import Pinned
 from alpheus_journal.model.definitions import InputPosition, JobDeclaration, Segment
 from alpheus_journal.model.operations import Operation
 from alpheus_journal.storage import Storage
@@ -96,6 +97,11 @@ class Snapshot(Shown, SyncPinnedReads, Closing):
     def info(self) -> VersionInfo:
         """The time of the version, and the token from which events after the version can be followed."""
         return self._at
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the snapshot is of a tag of chosen objects, and shows these alone."""
+        return isinstance(self._reference, Pinned) and self._reference.is_chosen
 
     @property
     def is_leased(self) -> bool:

@@ -188,6 +188,8 @@ def tag_of(name: ObjectName, definition: TagDef) -> Tag:
         object_count=definition.object_count,
         table_count=definition.table_count,
         row_count=definition.row_count,
+        only={each.full_name: each.version for each in definition.chosen} or None,
+        without=tuple(each.full_name for each in definition.left_out),
     )
 
 

@@ -475,6 +475,8 @@ class Tag(ShownStruct, frozen=True, kw_only=True):
     - `object_count`, `table_count`: the objects of all kinds and the tables of the version, as counted when the tag was
       created or replaced. `row_count`: the rows in the data files of native tables; rows that were deleted by a
       predicate count, too. None where counting would have taken long, and in tags of earlier releases.
+    - `only`: the objects that the tag holds, with the version whose state of each it holds; None means all. `without`:
+      the objects that it leaves out.
     """
 
     name: str
@@ -489,6 +491,8 @@ class Tag(ShownStruct, frozen=True, kw_only=True):
     object_count: int | None
     table_count: int | None
     row_count: int | None
+    only: dict[str, int] | None
+    without: tuple[str, ...]
 
     def _title(self) -> str:
         return f"{self.name}: version {self.version} of {time_text(self.version_created_at)}"

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from alpheus_journal import format as fmt
@@ -27,6 +27,7 @@ from alpheus_journal.model.answers import (
     Outcome,
     Page,
     Pin,
+    PinObject,
     Position,
     Progress,
     SavedTransaction,
@@ -177,9 +178,16 @@ class Access(Protocol):
         """
         ...
 
-    async def create_pin(self, at: At) -> Pin:
+    async def create_pin(
+        self, at: At, *, only: Sequence[PinObject] | None = None, without: Sequence[PinObject] = ()
+    ) -> Pin:
         """Copy the root of a version to a pin. Everything that the version reaches stays from now on, if a tag soon
-        names the pin. Raises the errors of `resolve`, and those of writing to the storage."""
+        names the pin. Raises the errors of `resolve`, and those of writing to the storage.
+
+        With `only` or `without`, the pin has a tree of its own: of the namespaces, tables and views in `only` (None
+        means all), less those of `without`. Raises NotFound for a name that the version lacks, InvalidInput
+        (`bad_argument`) where nothing is left, InvalidInput (`too_large`), and Expired (`upload_expired`) where a
+        collection may have deleted the tree meanwhile."""
         ...
 
     async def position(self, path: str) -> Position | None:

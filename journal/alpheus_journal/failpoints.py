@@ -62,6 +62,7 @@ POINTS: dict[str, str] = {
     "lease.renew": "a lease is about to be rewritten",
     "lease.release": "a lease is about to be deleted",
     # pins.py
+    "pin.nodes": "the nodes of a pin of chosen objects are stored, and the pin is not",
     "pin.written": "a pin is stored, and its version was not read again yet",
     # collect/expiry.py
     "expiry.hint_written": "the hint names the new oldest version, and no tombstone was written yet",

@@ -54,6 +54,8 @@ DEFINITIONS_SIZE_BYTES_MAX = 256 << 20
 MANIFEST_SIZE_BYTES_MAX = 256 << 20
 SEGMENTS_MADE_SIZE_BYTES_MAX = 256 << 20
 """All manifest segments that one version merges from others, together."""
+TAG_OBJECTS_MAX = 1_000
+"""The most names that a tag of chosen objects may choose, and the most that it may leave out."""
 KEYS_COUNT_MAX = 32
 """The most keys of a table's partitions, and of its sort order."""
 DEPTH_MAX = 16
@@ -79,6 +81,7 @@ ROW_CHECKSUM = ".crc32"
 ROW_VERSION = ".version"
 ROW_FORMAT_REVISION = ".format_revision"
 ROW_EXPIRED_AT_MILLIS = ".expired_at_millis"
+ROW_CHOSEN = ".chosen"
 ROW_LEASE_MILLIS = ".lease_millis"
 ROW_LEASE_HOLDER = ".lease_holder"
 ROW_LEASE_TRANSACTION = ".lease_transaction"

@@ -42,7 +42,6 @@ from alpheus_journal.errors import (
 from alpheus_journal.execute.rules.subscriptions import superseded_error
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.index import Index
-from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.times import check_not_future, is_ahead, version_at, version_back
 from alpheus_journal.model.answers import (
     LATEST,
@@ -64,6 +63,7 @@ from alpheus_journal.model.answers import (
     Page,
     Pin,
     Pinned,
+    PinObject,
     Position,
     Progress,
     SavedTransaction,
@@ -88,7 +88,7 @@ from alpheus_journal.replay.pinning import Pinning
 from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.replay.tags import load_tag, name_nearest_tag, snapshot_of_pin
+from alpheus_journal.replay.tags import load_tag, name_nearest_tag
 from alpheus_journal.storage import Storage
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
@@ -288,7 +288,8 @@ class Journal:
     async def symbols(self, at: At, query: SymbolQuery) -> SymbolPage:
         if isinstance(at, Tag):
             at = (await self.resolve(at)).reference
-        return await self.replay.list_symbols(await self._version_of(at), query, lambda: self._snapshot(at))
+        version, is_chosen = await self._version_of(at), isinstance(at, Pinned) and at.is_chosen
+        return await self.replay.list_symbols(version, query, lambda: self._snapshot(at), from_tree=is_chosen)
 
     async def reload_symbols(self) -> SymbolsInfo:
         with contextlib.suppress(Corrupt):  # a version that does not fit memory may still fit the tree
@@ -396,6 +397,7 @@ class Journal:
                 created_at_millis=tag.version_created_at_millis,
                 token=make_token(self.catalog_id, tag.version, tag.commit_id),
                 pin_path=tag.pin_path,
+                is_chosen=tag.is_chosen,
             )
         version = await self._version_of(at)
         head = self.head
@@ -429,26 +431,21 @@ class Journal:
         return version
 
     async def _snapshot(self, at: At) -> Snapshot:
-        """Return the tree of one version. A version that has expired is read from the pin of the tag that named it."""
+        """Return the tree of one version. A version that has expired is read from the pin of the tag that named it, and
+        a tag of chosen objects always."""
         if isinstance(at, Tag):
             at = (await self.resolve(at)).reference
         version = await self._version_of(at)
+        if isinstance(at, Pinned) and at.is_chosen:
+            return await self._pinning.open(at)
         try:
             return await self.follower.snapshot(version)
         except Expired as error:
             # Without its pin the version has expired like any other: the tag was deleted.
-            if not isinstance(at, Pinned) or not await self.storage.exists(
-                fmt.check_pin_pointer(at.pin_path)
-            ):
+            if not isinstance(at, Pinned) or not await self._pinning.exists(at):
                 await name_nearest_tag(self, self.head.version, error, version)
                 raise
-        copy = await read_pin(self.follower.log, at.pin_path)
-        if copy.version != version:
-            raise InvalidInput(
-                f"the pin {at.pin_path} is of version {copy.version}, not of version {version}",
-                kind="bad_version",
-            )
-        return snapshot_of_pin(self.follower.reader, self.follower.log, at.pin_path, copy)
+        return await self._pinning.open(at)
 
     async def _head_for(self, at: int | None) -> Head:
         """Return the head. Looks for a newer one when `at` is None or above the known head."""
@@ -488,7 +485,8 @@ class Journal:
             at = (await self.resolve(at)).reference
         version = await self._version_of(at)
         state = self.replay.readable
-        if state is not None and state.version == version:
+        is_chosen = isinstance(at, Pinned) and at.is_chosen
+        if state is not None and state.version == version and not is_chosen:
             return state
         return await self._snapshot(at if isinstance(at, Pinned) else version)
 
@@ -543,6 +541,13 @@ class Journal:
         for namespace in namespaces:
             fmt.check_object_name(fmt.namespace_name(namespace), self.keys)
         snapshot = await self._snapshot(at)
+        if snapshot.is_chosen:
+            raise InvalidInput(
+                f"version {snapshot.version} is named by a tag of chosen objects, from which no copy of the catalog can"
+                " begin",
+                kind="bad_version",
+                hint="begin at a version, or at a tag of all objects",
+            )
         info = await self.resolve(snapshot.version)
         part = SnapshotPart(
             version=info.version, created_at_millis=info.created_at_millis, token=info.token, objects=()
@@ -918,8 +923,10 @@ class Journal:
 
     # --- pins
 
-    async def create_pin(self, at: At) -> Pin:
-        return await self._pinning.create(at)
+    async def create_pin(
+        self, at: At, *, only: Sequence[PinObject] | None = None, without: Sequence[PinObject] = ()
+    ) -> Pin:
+        return await self._pinning.create(at, only, without)
 
     # --- subscriptions
 

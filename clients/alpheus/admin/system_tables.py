@@ -108,7 +108,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "tags": _schema(
         name_=pa.string(), id_=pa.string(), version_=pa.int64(), version_created_at_=_TIME, created_at_=_TIME,
         creator_=pa.string(), message_=pa.string(), properties_=_TEXTS, expires_at=_TIME,
-        object_count=pa.int64(), table_count=pa.int64(), row_count=pa.int64(),
+        object_count=pa.int64(), table_count=pa.int64(), row_count=pa.int64(), only=pa.map_(pa.string(), pa.int64()),
+        without_=pa.list_(pa.string()),
     ),
     "subscriptions": _schema(
         version_=pa.int64(), name_=pa.string(), id_=pa.string(), namespaces_=pa.list_(pa.string()),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from alpheus.model_conversions import tag_of
 from alpheus.models import EPOCH, Commit, Tag
-from alpheus.session.arguments import When, parse_when, texts
+from alpheus.session.arguments import AnyName, When, any_name, parse_when, texts
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.execute.rules.tags import EXPIRE_AT_MILLIS_MAX
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import At
+from alpheus_journal.model.answers import At, Latest, Pinned, PinObject
 from alpheus_journal.model.definitions import TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, RenameObject, ReplaceTag
 from alpheus_journal.replay.tags import decode_tag
@@ -25,9 +25,54 @@ from alpheus_journal.workspace.checks import check_tag_name
 NAMES_AT_ONCE = 1000
 
 
-async def pin_fields(session: Session, at: At) -> dict[str, Any]:
-    """Pin a version. Return the fields of `SetTag` that name it."""
-    return (await session.call("pin a version", lambda: session.access.create_pin(at))).tag_fields
+Only = Iterable[AnyName] | Mapping[AnyName, When] | None
+"""Names of objects, or a mapping of names to versions; None means all objects."""
+
+
+async def pin_fields(
+    session: Session, at: At, only: Sequence[PinObject] | None = None, without: Sequence[PinObject] = ()
+) -> dict[str, Any]:
+    """Pin a version, or objects of it. Return the fields of `SetTag` that name it."""
+    pin = await session.call(
+        "pin a version", lambda: session.access.create_pin(at, only=only, without=without)
+    )
+    return pin.tag_fields
+
+
+def parse_only(only: Only) -> list[PinObject] | None:
+    """Parse the names of `only` and their versions. Raises InvalidInput (`bad_name`, `bad_version`)."""
+    if only is None:
+        return None
+    versions = dict(only) if isinstance(only, Mapping) else {}
+    found = [_pin_object("only", name, versions.get(name)) for name in _list_names("only", only)]
+    if not found:
+        raise InvalidInput("only= is empty", hint="leave only= out to tag all objects")
+    return found
+
+
+def parse_without(without: Iterable[AnyName] | None) -> list[PinObject]:
+    """Parse the names of `without`. Raises InvalidInput (`bad_name`)."""
+    if isinstance(without, Mapping):
+        raise InvalidInput("without= takes names, and no versions")
+    return [_pin_object("without", name, None) for name in _list_names("without", without or ())]
+
+
+def _list_names(what: str, names: Any) -> list[Any]:
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise InvalidInput(
+            f"{what}={names!r} is not a list of names", hint=f'give a list, such as {what}=["sales.orders"]'
+        )
+    return list(names)
+
+
+def _pin_object(what: str, name: AnyName, version: When) -> PinObject:
+    try:
+        parsed = any_name(name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{what}: {error.message}", kind=error.kind, hint=error.hint) from None
+    reference = parse_when(version)
+    assert not isinstance(reference, Pinned | Latest)
+    return PinObject(parsed.namespace, parsed.name, reference)
 
 
 class AsyncTags:
@@ -44,15 +89,25 @@ class AsyncTags:
         retain: timedelta | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
+        only: Only = None,
+        without: Iterable[AnyName] | None = None,
     ) -> Commit:
         """Give a version a name. From the return of the call on, the version stays readable until the tag is deleted.
 
         - `at`: a version, a time, or another tag; None means the newest version.
         - `retain`: after this time the tag may be deleted; None means that it stays until somebody deletes it.
+        - `only`: the objects that the tag holds: names of namespaces, tables and views ("sales", "sales.orders"), or a
+          mapping of names to versions, times or tags, whose state of the object the tag holds. A namespace brings all
+          that is in it. None means all objects.
+        - `without`: names of objects that the tag leaves out.
+
+        A tag with `only` or `without` shows the chosen objects alone, with their namespaces. What it leaves out is not
+        kept by it.
 
         A name that reads as a number, as a date or as a time is refused (`bad_name`), as are the names `latest` and
         `head`. Raises AlreadyExists (`tag_exists`): of two callers with one name exactly one succeeds. Raises
-        InvalidInput (`upgrade_needed`) in a catalog of revision 1, and the errors of `at`.
+        InvalidInput (`upgrade_needed`) in a catalog of revision 1, NotFound for a name in `only` or `without` that the
+        version lacks, InvalidInput where no object is left, and the errors of `at`.
         """
         key = self._key(name, creating=True)
         check_tag_name(name)
@@ -61,7 +116,7 @@ class AsyncTags:
             raise AlreadyExists(
                 f"there is a {key} already", kind="tag_exists", hint="replace the tag, or choose another name"
             )
-        fields = await self._fields(name, at, retain, message, properties)
+        fields = await self._fields(name, at, retain, message, properties, only, without)
         operation = CreateTag(tag_id=self._session.identities.uuid4(), **fields)
         return await self._session.commit_operation(operation, loaded.version)
 
@@ -72,11 +127,13 @@ class AsyncTags:
         retain: timedelta | None = None,
         message: str = "",
         properties: Mapping[str, str] | None = None,
+        only: Only = None,
+        without: Iterable[AnyName] | None = None,
     ) -> Commit:
-        """Give the name to another version. Retention, message and properties are replaced, too; the id stays. The
-        arguments are those of `create`. Raises NotFound (`no_tag`)."""
+        """Give the name to another version. Retention, message, properties and chosen objects are replaced, too; the id
+        stays. The arguments are those of `create`. Raises NotFound (`no_tag`)."""
         begin, _ = await self._load(name)
-        operation = ReplaceTag(**await self._fields(name, at, retain, message, properties))
+        operation = ReplaceTag(**await self._fields(name, at, retain, message, properties, only, without))
         return await self._session.commit_operation(operation, begin)
 
     async def rename(self, name: str, new_name: str) -> Commit:
@@ -151,16 +208,21 @@ class AsyncTags:
         retain: timedelta | None,
         message: str,
         properties: Mapping[str, str] | None,
+        only: Only,
+        without: Iterable[AnyName] | None,
     ) -> dict[str, Any]:
         """Pin the version, after the other arguments were checked. Return the fields of `SetTag`."""
         expire_at, described = self._expiry(retain), texts("properties", properties)
         reference = parse_when(at)
+        chosen, left_out = parse_only(only), parse_without(without)
         return {
             "name": name,
             "expire_at_millis": expire_at,
             "message": message,
             "properties": described,
-            **await pin_fields(self._session, self._session.recent if reference is None else reference),
+            **await pin_fields(
+                self._session, self._session.recent if reference is None else reference, chosen, left_out
+            ),
         }
 
     def _expiry(self, retain: timedelta | None) -> int:

@@ -11,6 +11,11 @@ from alpheus.cli.frame import PAIR, SPAN, Settings, cli, mapping, pass_settings
 from alpheus.cli.text import output
 
 
+def parse_only(only: tuple[str, ...]) -> dict[str, str | None] | None:
+    """Return the version by name of `--only NAME=WHEN`; None where the option was not given."""
+    return {name: when or None for name, _, when in (text.partition("=") for text in only)} or None
+
+
 def tag_options(command: Any) -> Any:
     """Add the options that creating and replacing a tag share."""
     for option in (
@@ -22,6 +27,18 @@ def tag_options(command: Any) -> Any:
             type=SPAN,
             metavar="SPAN",
             help="Let a daemon delete the tag after this time, such as 30d.",
+        ),
+        click.option(
+            "--only",
+            multiple=True,
+            metavar="NAME[=WHEN]",
+            help="Tag only this namespace, table or view, perhaps as of another version, time or tag. Repeatable.",
+        ),
+        click.option(
+            "--without",
+            multiple=True,
+            metavar="NAME",
+            help="Leave this namespace, table or view out. Repeatable.",
         ),
         click.option("--message", "-m", default="", help="The reason for the tag, which the tag keeps."),
         click.option(
@@ -47,6 +64,7 @@ def tag() -> None:
       alpheus tag create release-1 --message "before the migration"
       alpheus table show sales.orders --at release-1
       alpheus tag create audit --at 2026-03-01T00:00:00Z --retain 90d
+      alpheus tag create figures --only sales --only stock.items=release-1 --without sales.scratch
     """
 
 
@@ -96,12 +114,12 @@ def tag_show(settings: Settings, name: str) -> None:
 @pass_settings
 def tag_create(
     settings: Settings, name: str, at: str | None, retain: timedelta | None, message: str,
-    properties: tuple[tuple[str, str], ...],
+    properties: tuple[tuple[str, str], ...], only: tuple[str, ...], without: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Give a version a name."""
     given = mapping(properties)
     with settings.catalog() as catalog:
-        commit = catalog.tags.create(name, at, retain, message, given)
+        commit = catalog.tags.create(name, at, retain, message, given, parse_only(only), without)
         made = catalog.tags.load(name)
     settings.out.document(commit, f"created tag {name} of version {made.version} in version {commit.version}")
 
@@ -112,12 +130,12 @@ def tag_create(
 @pass_settings
 def tag_replace(
     settings: Settings, name: str, at: str | None, retain: timedelta | None, message: str,
-    properties: tuple[tuple[str, str], ...],
+    properties: tuple[tuple[str, str], ...], only: tuple[str, ...], without: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Give a tag's name to another version. Message, properties and retention are replaced, too."""
     given = mapping(properties)
     with settings.catalog() as catalog:
-        commit = catalog.tags.replace(name, at, retain, message, given)
+        commit = catalog.tags.replace(name, at, retain, message, given, parse_only(only), without)
         made = catalog.tags.load(name)
     settings.out.document(
         commit, f"replaced tag {name}, now of version {made.version}, in version {commit.version}"

@@ -381,6 +381,12 @@ def rewind(catalog: Catalog, name: str, to: When, jobs: Sequence[str] | None = N
 def _rewind(
     catalog: Catalog, tx: Transaction, name: str, target: Snapshot, jobs: Sequence[str] | None
 ) -> None:
+    if target.is_chosen:
+        raise InvalidInput(
+            f"pipeline {name} cannot be rewound to a tag of chosen objects, which holds no pipelines",
+            kind="bad_version",
+            hint="rewind to a version, or to a tag of all objects",
+        )
     stored = tx.load_pipeline(name).jobs
     chosen = set(stored if jobs is None else jobs)
     for job in sorted(chosen - set(stored)):

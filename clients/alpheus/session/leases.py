@@ -95,7 +95,7 @@ class Leasing:
                     version=at.version,
                 )
 
-            pinned = None if tag is None else leases.Pinned(at.pin_path, verify_tag)
+            pinned = None if tag is None else leases.Pinned(at.pin_path, verify_tag, at.is_chosen)
             held = await session.call(
                 "take a lease",
                 lambda: leases.take(

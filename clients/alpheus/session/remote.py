@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -49,6 +49,7 @@ from alpheus_journal.model.answers import (
     Outcome,
     Page,
     Pin,
+    PinObject,
     Position,
     Progress,
     SavedTransaction,
@@ -412,8 +413,10 @@ class RemoteAccess:
 
     # -- pins
 
-    async def create_pin(self, at: At) -> Pin:
-        request = pb.CreatePinRequest(at=wire.encode_at(at))
+    async def create_pin(
+        self, at: At, *, only: Sequence[PinObject] | None = None, without: Sequence[PinObject] = ()
+    ) -> Pin:
+        request = wire.encode_pin_request(at, only, without)
         return wire.decode_pin(await self._call(self._stub.CreatePin, request))
 
     # -- subscriptions

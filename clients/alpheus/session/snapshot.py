@@ -13,7 +13,7 @@ from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.session import Session
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
-from alpheus_journal.model.answers import At, Loaded, Page
+from alpheus_journal.model.answers import At, Loaded, Page, Pinned
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import redact_url
 
@@ -53,6 +53,11 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
     def info(self) -> VersionInfo:
         """The time of the version, and the token from which events after the version can be followed."""
         return self._at
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the snapshot is of a tag of chosen objects, and shows these alone."""
+        return isinstance(self._reference, Pinned) and self._reference.is_chosen
 
     @property
     def is_leased(self) -> bool:

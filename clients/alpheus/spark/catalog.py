@@ -20,7 +20,7 @@ from alpheus.models import Commit, Table
 from alpheus.pipeline.jobs import Job
 from alpheus.pipeline.work import Work
 from alpheus.rows.manifest_files import FileLists
-from alpheus.session.arguments import Name, When, parse_name
+from alpheus.session.arguments import Name, When, parse_name, parse_when
 from alpheus.session.connections import DAEMON_SCHEMES, scheme_of
 from alpheus.session.leases import lease_millis
 from alpheus.spark.files import file_scan, writes
@@ -44,6 +44,7 @@ from alpheus.transactions.merge import Matched, Unmatched
 from alpheus.transactions.row_changes import Mode
 from alpheus_journal.errors import AlreadyExists, Conflict, InvalidInput
 from alpheus_journal.format import Kind
+from alpheus_journal.model.answers import Tag
 from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.urls import redact_url
 
@@ -91,7 +92,7 @@ class SparkCatalog(Lake):
     ) -> None:
         lease_millis(lease)  # check the argument before anything is opened
         self._lease = lease
-        self._held: OrderedDict[int, Snapshot] = OrderedDict()
+        self._held: OrderedDict[tuple[int, When], Snapshot] = OrderedDict()
         self._holding = threading.Lock()
         if isinstance(catalog, str) and catalog.startswith("memory:"):
             raise _unreachable(catalog)
@@ -170,12 +171,14 @@ class SparkCatalog(Lake):
         if self._lease is False:
             return
         with self._holding:
-            held = self._held.get(version)
+            # A tag of chosen objects may have tables of other versions, too.
+            key = version, at if isinstance(parse_when(at), Tag) else None
+            held = self._held.get(key)
             if held is None or held.has_lost_lease():
-                self._held[version] = open_version(self.catalog, version, at, lease=self._lease)
+                self._held[key] = open_version(self.catalog, version, at, lease=self._lease)
                 if held is not None:
                     held.close()
-            self._held.move_to_end(version)
+            self._held.move_to_end(key)
             while len(self._held) > HELD_VERSIONS_MAX:
                 self._held.popitem(last=False)[1].close()
 

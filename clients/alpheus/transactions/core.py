@@ -20,14 +20,14 @@ from alpheus.session.session import Session
 from alpheus.transactions.terms import TransactionTerms
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.errors import InvalidInput
+from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.execute.execute import tables_written
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Loaded, Page, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.model.definitions import Segment, TableDef, TagDef
 from alpheus_journal.model.operations import (
     AppendFiles,
     Effect,
@@ -67,6 +67,7 @@ class TransactionCore(Reads):
         self.lease: WriterLease | None = None
         self._leasing = asyncio.Lock()
         self._has_uploaded = False
+        self._chosen: dict[int, answers.At] = {}  # the same for parts of versions, by tags of chosen objects
 
     # -- where it stands
 
@@ -232,23 +233,38 @@ class TransactionCore(Reads):
         self.check_open()
         return await list_files(await self.session.data_storage(table), table, self.overlay.segment)
 
-    async def past_version(self, at: answers.At) -> int:
-        """Return the version that `at` names. A reference that counts back starts at the transaction's begin version,
-        so that it means the same when the transaction is repeated."""
+    async def past_version(self, at: answers.At, name: ObjectName) -> int:
+        """Return the version that `at` names, for the sake of the object `name`. A reference that counts back starts at
+        the transaction's begin version, so that it means the same when the transaction is repeated.
+
+        A tag of chosen objects names the version whose state of the object it holds. Raises NotFound (`no_object`)
+        where it does not hold the object, and of a namespace everything.
+        """
         if isinstance(at, answers.Back):
             version = self.version + 1 - at.count
             if version >= 0:
                 at = version
         found = await self.session.resolve(at)
-        self._past[found.version] = found.reference
-        return found.version
+        if not found.is_chosen:
+            self._past[found.version] = found.reference
+            return found.version
+        assert isinstance(at, answers.Tag)
+        version = await self._chosen_version(at.name, name)
+        self._chosen.setdefault(version, found.reference)
+        return version
 
     async def load_past(
         self, version: int | answers.Tag, names: list[ObjectName]
     ) -> Sequence[StoredObject | None]:
         """Load objects at a version or tag; at one that `past_version` found by a tag, also when expired."""
         at = self._past.get(version, version) if isinstance(version, int) else version
-        return (await self.session.load(at, names)).objects
+        try:
+            return (await self.session.load(at, names)).objects
+        except Expired:
+            chosen = self._chosen.get(version) if isinstance(version, int) else None
+            if chosen is None:
+                raise
+            return (await self.session.load(chosen, names)).objects
 
     async def base_sequence(self, name: ObjectName, table: TableDef) -> int:
         """Return the newest sequence of the table that this transaction saw and did not write itself
@@ -264,6 +280,21 @@ class TransactionCore(Reads):
             found = begun.sequence if same and isinstance(begun, TableDef) else 0
             self._base_sequences[table.id] = found
         return found
+
+    async def _chosen_version(self, tag_name: str, name: ObjectName) -> int:
+        (stored,) = (await self.session.load(None, [fmt.tag_name(tag_name)])).objects
+        tag = None if stored is None else decode_definition(Kind.TAG, stored.definition, stored.path)
+        version = tag.version_of(name) if isinstance(tag, TagDef) else None
+        is_whole = name.kind is not Kind.NAMESPACE or (
+            isinstance(tag, TagDef) and tag.holds_all_of(name.namespace)
+        )
+        if version is None or not is_whole:
+            raise NotFound(
+                f"tag {tag_name} of chosen objects does not hold {name}{'' if is_whole else ' with everything in it'}",
+                kind="no_object",
+                hint="see load() of the tag for what it holds",
+            )
+        return version
 
     # -- writing
 
@@ -332,6 +363,18 @@ class TransactionCore(Reads):
     async def _page_past(
         self, at: answers.At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
     ) -> Page:
+        chosen = self._chosen.get(at) if isinstance(at, int) else None
         if isinstance(at, int):
             at = self._past.get(at, at)
-        return await self.session.page(at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after)
+
+        async def load(at: answers.At) -> Page:
+            return await self.session.page(
+                at, kind, namespace=namespace, prefix=prefix, limit=limit, after=after
+            )
+
+        try:
+            return await load(at)
+        except Expired:
+            if chosen is None:
+                raise
+            return await load(chosen)

@@ -186,7 +186,7 @@ class RestoreTableStep(Step):
         return None
 
     async def run(self, tx: TransactionCore) -> None:
-        version = await tx.past_version(self._at)
+        version = await tx.past_version(self._at, self._name)
         await tx.apply(RestoreTable(namespace=self._name.namespace, name=self._name.name, version=version))
 
 
@@ -241,8 +241,8 @@ class UndropStep(Step):
         return [ObjectName(kind, self._name.namespace, self._name.name) for kind in self._kinds]
 
     async def _find_at(self, tx: TransactionCore) -> tuple[Kind, int]:
-        version = await tx.past_version(self._at)
         names = self._candidates()
+        version = await tx.past_version(self._at, names[0])
         for name, stored in zip(names, await tx.load_past(version, names), strict=True):
             if stored is not None:
                 return name.kind, version

@@ -296,7 +296,12 @@ class CatalogService:
 
     async def _create_pin(self, data: bytes) -> bytes:
         request = parse(pb.CreatePinRequest, data)
-        return wire.encode_pin(await self._journal.create_pin(wire.decode_at(request.at))).SerializeToString()
+        pin = await self._journal.create_pin(
+            wire.decode_at(request.at),
+            only=wire.decode_pin_objects(request.only) or None,
+            without=wire.decode_pin_objects(request.without),
+        )
+        return wire.encode_pin(pin).SerializeToString()
 
     # --- subscriptions
 

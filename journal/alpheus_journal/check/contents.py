@@ -11,6 +11,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.check.findings import Findings
 from alpheus_journal.errors import AlpheusError, Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.answers import Finding, StoredObject
@@ -20,7 +21,8 @@ from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import is_content_of
 from alpheus_journal.tables.manifest_merge import Content
-from alpheus_journal.tree.reader import Reader, Snapshot
+from alpheus_journal.tree import btree as tree
+from alpheus_journal.tree.reader import Reader, Snapshot, catalog_def_at
 
 
 class ContentCheck:
@@ -94,6 +96,46 @@ class ContentCheck:
                 tag.pin_path,
                 version,
             )
+        if copy.is_chosen != tag.is_chosen:
+            yield self._findings.add(
+                "corrupt_node",
+                f"the pin {tag.pin_path} of {name} holds {'chosen' if copy.is_chosen else 'all'} objects, and the tag"
+                " says otherwise",
+                tag.pin_path,
+                version,
+            )
+        if copy.is_chosen:
+            async for finding in self._check_chosen(tag, copy, name, version):
+                yield finding
+
+    async def _check_chosen(
+        self, tag: TagDef, copy: Copy, name: ObjectName, version: int
+    ) -> AsyncIterator[Finding]:
+        """Check the tree of a tag of chosen objects, and everything that the tree reaches."""
+        order = (await catalog_def_at(self._reader.storage, copy.catalog_def, copy.version)).order
+        problems = await tree.run_async(tree.verify(copy.root, order=order), self._reader.load_nodes)
+        for problem in problems:
+            yield self._findings.add("corrupt_tree", f"the tree of {name}: {problem}", tag.pin_path, version)
+        snapshot = Snapshot(self._reader, copy.version, copy.root, copy.catalog_def)
+        for key, path in await snapshot.entries():
+            await asyncio.sleep(0)
+            try:
+                held = self._reader.keys.parse(key)
+                if tag.version_of(held) is None:
+                    yield self._findings.add(
+                        "corrupt_tree",
+                        f"the tree of {name} has {held}, which the tag leaves out",
+                        path,
+                        version,
+                    )
+                stored = await self.stored(path, held.kind)
+                assert stored is not None
+                definition = decode_definition(held.kind, stored.definition, path)
+                if isinstance(definition, TableDef) and definition.native:
+                    async for finding in self._check_table(definition, held, version):
+                        yield finding
+            except AlpheusError as error:
+                yield self._findings.of_error(error, version, path)
 
     async def _check_table(self, table: TableDef, name: ObjectName, version: int) -> AsyncIterator[Finding]:
         for segment in table.segments:

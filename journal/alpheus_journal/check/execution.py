@@ -71,21 +71,21 @@ class Execution:
             action.name.namespace for transaction in root.transactions for action in transaction.actions
         )
 
-    async def at(self, version: int) -> Snapshot:
+    async def at(self, version: int, name: ObjectName) -> Snapshot:
         """Return an older version; where it has expired, as the pin of a tag of the version before keeps it."""
         try:
             root = await self._follower.root(version)
         except Expired:
-            pinned = await find_pinned(self.source, self._follower.log, version)
+            pinned = await find_pinned(self.source, self._follower.log, version, name)
             if pinned is None:
                 raise
             return pinned
         return Snapshot(self._reader, version, root.node, root.catalog_def)
 
     async def changed_since(
-        self, version: int, kinds: frozenset[Kind]
+        self, version: int, kinds: frozenset[Kind], name: ObjectName
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        before = await self.at(version)
+        before = await self.at(version, name)
         async for found in self.source.created_or_changed_since(before, kinds):
             yield found
 

@@ -142,7 +142,7 @@ class Base:
             own = self._event if number == self.version else None
             event = own or self._follower.known_event(number)
             if event is None or number > version + EVENTS_WALKED_MAX:
-                return list(await (await self.at(version)).load(names))
+                return list(await (await self.at(version, names[0])).load(names))
             for change in event.changes:
                 first.setdefault(change.name, change.path_before)
         paths = {path: Kind.TABLE for name in names if (path := first.get(name))}
@@ -184,22 +184,22 @@ class Base:
 
     decides_counters = True
 
-    async def at(self, version: int) -> Snapshot:
+    async def at(self, version: int, name: ObjectName) -> Snapshot:
         """Return an older version; where it has expired, as the pin of a tag of this version keeps it."""
         if version == self.version:
             return self._snapshot
         try:
             return await self._follower.snapshot(version)
         except Expired:
-            pinned = await find_pinned(self._snapshot, self._follower.log, version)
+            pinned = await find_pinned(self._snapshot, self._follower.log, version, name)
             if pinned is None:
                 raise
             return pinned
 
     async def changed_since(
-        self, version: int, kinds: frozenset[Kind]
+        self, version: int, kinds: frozenset[Kind], name: ObjectName
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        before = await self.at(version)
+        before = await self.at(version, name)
         async for found in self._snapshot.created_or_changed_since(before, kinds):
             yield found
 
@@ -209,10 +209,10 @@ class Base:
     async def tagged_since(self, version: int, names: Sequence[ObjectName]) -> AsyncGenerator[TableDef, None]:
         """Yield the tables, under any names, of later versions that tags name, as far as they differ from those at
         `version`. Leaves out what is damaged or was written by newer software."""
-        before = await self.at(version)
+        before = await self.at(version, names[0])
         log = self._follower.log
         async for _, tag in list_tags(self._snapshot):
-            if tag.version <= version:
+            if tag.version <= version and not tag.is_chosen:
                 continue
             with contextlib.suppress(Corrupt, Expired):
                 pinned = snapshot_of_pin(self.reader, log, tag.pin_path, await read_pin(log, tag.pin_path))

@@ -48,8 +48,12 @@ class References:
         for operation in operations:
             if isinstance(operation, CreateTag | ReplaceTag):
                 await self._check_pin(operation, base)
-        restored = {o.version for o in operations if isinstance(o, RestoreTable | Undrop)}
-        for version in sorted(restored):
+        restored = {
+            (o.version, o.target if isinstance(o, RestoreTable) else o.source)
+            for o in operations
+            if isinstance(o, RestoreTable | Undrop)
+        }
+        for version, name in sorted(restored):
             if 0 <= version < base.version and base.head.revision >= 2:
                 try:
                     await create_pin(self._log, version, new_id=self._identities.uuid4)
@@ -57,7 +61,7 @@ class References:
                     if error.kind == "history_replaced":
                         raise
                     # A tag of the base must name it, even if a member before this one has read the version already.
-                    await base.at(version)
+                    await base.at(version, name)
 
     async def _check_id(self, transaction: Transaction, base: Base) -> None:
         """Check that the transaction's files are younger than any that a collection deletes, because they were written
@@ -117,6 +121,12 @@ class References:
             raise InvalidInput(
                 f"{operation.target}: the pin {operation.pin_path} is of version {copy.version}, made at"
                 f" {copy.created_at_millis} as {copy.commit_id}",
+                kind="bad_version",
+            )
+        if copy.is_chosen != bool(operation.chosen or operation.left_out):
+            raise InvalidInput(
+                f"{operation.target}: the pin {operation.pin_path} is of"
+                f" {'chosen' if copy.is_chosen else 'all'} objects, and the tag is not",
                 kind="bad_version",
             )
         info = await self._log.storage.stat(operation.pin_path)

@@ -204,11 +204,11 @@ class _History:
         self._overlay = overlay
         self.version = overlay._begin
 
-    async def at(self, version: int) -> _Version:
+    async def at(self, version: int, name: ObjectName) -> _Version:
         return _Version(self._overlay, version)
 
     async def changed_since(
-        self, version: int, kinds: frozenset[Kind]
+        self, version: int, kinds: frozenset[Kind], name: ObjectName
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
         nothing: tuple[tuple[ObjectName, StoredObject], ...] = ()  # only the trees know the changes
         for found in nothing:
@@ -225,7 +225,9 @@ class _History:
             tags = [fmt.tag_name(name) for name in page.names]
             for tag, stored_tag in zip(tags, await now.load(tags), strict=True):
                 definition = decode_readable(tag, stored_tag) if stored_tag is not None else None
-                if not isinstance(definition, TagDef) or definition.version <= version:
+                if not isinstance(definition, TagDef):
+                    continue
+                if definition.version <= version and not definition.is_chosen:
                     continue
                 # The tag's pin may be damaged or gone.
                 with contextlib.suppress(Corrupt, Expired, InvalidInput, NotFound):

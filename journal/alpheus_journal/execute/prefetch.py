@@ -54,14 +54,16 @@ class History(Protocol):
     @property
     def version(self) -> int: ...
 
-    async def at(self, version: int) -> Source:
-        """Raises Expired."""
+    async def at(self, version: int, name: ObjectName) -> Source:
+        """Return a version. Once it has expired, the source has at least what `name` names, and raises Expired for what
+        it lacks. Raises Expired where no tag has the object."""
         ...
 
     def changed_since(
-        self, version: int, kinds: frozenset[Kind]
+        self, version: int, kinds: frozenset[Kind], name: ObjectName
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        """Yield the objects, as they stand, that were created or changed since a version.
+        """Yield the objects, as they stand, that were created or changed since a version. Where it has expired, these
+        may be all that differ from what `at` returns.
 
         Yields all of them, or none where the changes are not known.
         """
@@ -255,29 +257,29 @@ async def children_of(
     return children
 
 
-async def _at(history: History, version: int) -> Source:
+async def _at(history: History, version: int, name: ObjectName) -> Source:
     if version < 0:
         raise InvalidInput(f"version {version} is negative", kind="bad_version")
     if version > history.version:
         raise InvalidInput(
             f"there is no version {version} yet; the newest is {history.version}", kind="future_version"
         )
-    return await history.at(version)
+    return await history.at(version, name)
 
 
 async def _fetch_past(
     base: Workspace, past: Sequence[PastName], inside: Sequence[PastNamespace], history: History
 ) -> None:
     for version in dict.fromkeys(version for version, _ in past):
-        source = await _at(history, version)
         names = [name for at, name in past if at == version]
+        source = await _at(history, version, names[0])
         for start in range(0, len(names), FETCHED_AT_ONCE_MAX):
             part = names[start : start + FETCHED_AT_ONCE_MAX]
             for name, stored in zip(part, await source.load(part), strict=True):
                 base.add_past(version, name, stored)
             await _decode_ahead(base, len(names), part, partial(base.past, version))
     for version, namespace in inside:
-        source = await _at(history, version)
+        source = await _at(history, version, fmt.namespace_name(namespace))
         children = await children_of(namespace, CHILDREN_MAX + 1, source.names)
         base.add_past_children(version, namespace, children)
 
@@ -294,7 +296,7 @@ async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, h
     id_of = {name: _id_of(name, top.past(version, name), top) for name in returning}
     ids = set(id_of.values())
     kinds = frozenset(name.kind for name in returning)
-    async for name, stored in history.changed_since(version, kinds):
+    async for name, stored in history.changed_since(version, kinds, source):
         if not top.has(name):
             try:
                 found = _id_of(name, stored)
@@ -370,7 +372,7 @@ async def _fetch_last_seen(
     """
     seen_at = await _last_seen_at(source, _id_of(source, top.past(version, source)), version, history)
     try:
-        last = await history.at(seen_at)
+        last = await history.at(seen_at, source)
         names = list(dropped.values())
         for start in range(0, len(names), FETCHED_AT_ONCE_MAX):
             part = names[start : start + FETCHED_AT_ONCE_MAX]
@@ -391,7 +393,7 @@ async def _last_seen_at(name: ObjectName, id: str, version: int, history: Histor
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            (stored,) = await (await history.at(middle)).load([name])
+            (stored,) = await (await history.at(middle, name)).load([name])
         except Expired:
             low = middle
             continue

@@ -19,13 +19,14 @@ from alpheus_journal.tree.reader import Reader, Snapshot, catalog_def_at
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """Everything needed to read one version: its root without the actions. `commit_id` means the same as in
-    `versions.Root`."""
+    `versions.Root`. `is_chosen` is a pin with a tree of its own, of chosen objects."""
 
     version: int
     commit_id: str
     created_at_millis: int
     catalog_def: str
     root: Node
+    is_chosen: bool = False
 
 
 def copy_of(root: Root) -> Copy:
@@ -60,6 +61,7 @@ def copy_in(file: NodeFile, path: str, what: str) -> Copy:
         created_at_millis=file.created_at_millis,
         catalog_def=fmt.check_definition_pointer(file.catalog_def, Kind.CATALOG),
         root=file.node,
+        is_chosen=file.is_chosen,
     )
 
 

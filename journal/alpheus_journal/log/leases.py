@@ -332,10 +332,11 @@ class HeldLease:
 
 class Pinned(msgspec.Struct, frozen=True):
     """Another source for a lease on a version that has expired: the pin of a tag. `verify` raises Expired when, at the
-    head, no tag names the pin any more."""
+    head, no tag names the pin any more. With `is_chosen`, the pin has a tree of its own, and is always the source."""
 
     pin_path: str
     verify: Callable[[], Awaitable[None]]
+    is_chosen: bool = False
 
 
 async def take(
@@ -356,13 +357,16 @@ async def take(
     store cannot be written: Denied, Unavailable (`storage_read_only`). After an error no lease is left, or one that
     runs out.
     """
-    try:
-        copy = copy_of(await log.read(version, bare=True))
-        pinned = None
-    except Expired:
-        if pinned is None:
-            raise
+    if pinned is not None and pinned.is_chosen:
         copy = await read_pin(log, pinned.pin_path)
+    else:
+        try:
+            copy = copy_of(await log.read(version, bare=True))
+            pinned = None
+        except Expired:
+            if pinned is None:
+                raise
+            copy = await read_pin(log, pinned.pin_path)
     lease = Lease(copy=copy, lease_millis=lease_millis, holder=holder, transaction_id=transaction_id)
     held = HeldLease(log.storage, fmt.lease_path(new_id()), lease, encode_lease(lease), monotonic)
     try:

@@ -6,7 +6,7 @@ FORMAT.md, "Tags and pins", says in which order a pin is made.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
@@ -20,6 +20,7 @@ PIN_REVISION = 2
 
 
 def encode_pin(copy: Copy, catalog_id: str) -> bytes:
+    chosen = {fmt.ROW_CHOSEN: "1"} if copy.is_chosen else {}
     return encode_node(
         copy.root,
         order=len(copy.root.keys) + 1,  # without padding, because the node belongs to no tree
@@ -31,7 +32,8 @@ def encode_pin(copy: Copy, catalog_id: str) -> bytes:
             catalog_id=catalog_id,
             commit_id=copy.commit_id,
             revision=PIN_REVISION,
-        ),
+        )
+        | chosen,
     )
 
 
@@ -55,16 +57,24 @@ async def create_pin(log: Log, version: int, *, new_id: Callable[[], str]) -> tu
     error no pin is left, or one that no tag names.
     """
     copy = copy_of(await log.read(version, bare=True))
+    return await put_pin(log, copy, lambda: verify_kept(log, copy), new_id=new_id), copy
+
+
+async def put_pin(
+    log: Log, copy: Copy, verify: Callable[[], Awaitable[None]], *, new_id: Callable[[], str]
+) -> str:
+    """Store a pin, and then call `verify`, which raises where something that the pin reaches may have been deleted
+    before the pin was stored. After an error the pin is deleted, as far as the store allows it."""
     path = fmt.pin_path(new_id())
     await log.storage.put(path, encode_pin(copy, log.catalog_id))
     try:
         await failpoints.reached("pin.written")
-        await verify_kept(log, copy)
+        await verify()
     except BaseException:
         with contextlib.suppress(AlpheusError):
             await log.storage.delete(path)
         raise
-    return path, copy
+    return path
 
 
 async def copy_pin(log: Log, path: str, *, new_id: Callable[[], str]) -> tuple[str, Copy]:

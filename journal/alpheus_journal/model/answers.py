@@ -12,7 +12,7 @@ import msgspec
 
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import ObjectName
-from alpheus_journal.model.definitions import CatalogDef
+from alpheus_journal.model.definitions import CatalogDef, TagObject
 from alpheus_journal.model.operations import RecordedTransaction, Transaction
 from alpheus_journal.urls import redact_input
 
@@ -36,10 +36,21 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 class Pinned(msgspec.Struct, frozen=True):
-    """A version that a tag named when it was resolved. Once the version has expired, it is read from the pin."""
+    """A version that a tag named when it was resolved. Once the version has expired, it is read from the pin. A tag of
+    chosen objects is always read from its pin."""
 
     version: int
     pin_path: str
+    is_chosen: bool = False
+
+
+class PinObject(msgspec.Struct, frozen=True):
+    """A table or view, or a namespace with everything in it (no `name`), to be pinned. `at` is the version whose state
+    is pinned; None means the pin's version."""
+
+    namespace: str
+    name: str = ""
+    at: int | Timestamp | Back | Tag | None = None
 
 
 class Latest(msgspec.Struct, frozen=True):
@@ -82,11 +93,12 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at_millis: int
     token: str
     pin_path: str = ""  # of the tag that was asked for
+    is_chosen: bool = False  # that tag holds chosen objects
 
     @property
     def reference(self) -> At:
         """The reference under which this version stays readable as long as it was when it was resolved."""
-        return Pinned(self.version, self.pin_path) if self.pin_path else self.version
+        return Pinned(self.version, self.pin_path, self.is_chosen) if self.pin_path else self.version
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +113,9 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     table_count: int | None = None
     row_count: int | None = None
     """The rows in the data files of native tables."""
+    chosen: tuple[TagObject, ...] = ()
+    """As `left_out`, it means the same as in TagDef."""
+    left_out: tuple[TagObject, ...] = ()
 
     @property
     def tag_fields(self) -> dict[str, Any]:
@@ -113,6 +128,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
             "object_count": self.object_count,
             "table_count": self.table_count,
             "row_count": self.row_count,
+            "chosen": self.chosen,
+            "left_out": self.left_out,
         }
 
 

@@ -39,6 +39,7 @@ from alpheus_journal.model.definitions import (
     SubscriptionDef,
     TableDef,
     TagDef,
+    TagObject,
     TimeMark,
     VersionRange,
     ViewDef,
@@ -397,7 +398,17 @@ def _tag_message(value: TagDef) -> pb.TagDef:
         object_count=value.object_count,
         table_count=value.table_count,
         row_count=value.row_count,
+        chosen=[encode_tag_object(each) for each in value.chosen],
+        left_out=[encode_tag_object(each) for each in value.left_out],
     )
+
+
+def encode_tag_object(value: TagObject) -> pb.TagObject:
+    return pb.TagObject(namespace_name=value.namespace, name=value.name, version=value.version)
+
+
+def decode_tag_objects(messages: Iterable[pb.TagObject]) -> tuple[TagObject, ...]:
+    return tuple(TagObject(m.namespace_name, m.name, m.version) for m in messages)
 
 
 def _view_message(value: ViewDef) -> pb.ViewDef:
@@ -737,6 +748,8 @@ def _decode_tag(message: pb.TagDef) -> TagDef:
         object_count=optional_number(message, "object_count"),
         table_count=optional_number(message, "table_count"),
         row_count=optional_number(message, "row_count"),
+        chosen=decode_tag_objects(message.chosen),
+        left_out=decode_tag_objects(message.left_out),
     )
 
 

@@ -5,12 +5,12 @@ No value refers to itself, so the garbage collector need not track the values (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from alpheus_journal import format as fmt
-from alpheus_journal.format import Kind
+from alpheus_journal.format import Kind, ObjectName
 from alpheus_pb.v1 import objects_pb2 as pb
 
 VIEW_FORMAT_SUBSTRAIT = int(pb.SUBSTRAIT)
@@ -331,10 +331,34 @@ class SubscriptionDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unknown: bytes = b""
 
 
+class TagObject(msgspec.Struct, frozen=True, gc=False):
+    """A table or view, or a namespace with everything in it (no `name`), that a tag holds or leaves out. `version` is
+    the version whose state the tag holds, and 0 of what it leaves out."""
+
+    namespace: str
+    name: str = ""
+    version: int = 0
+
+    @property
+    def object_name(self) -> ObjectName:
+        """The name, with the kind of a table for a view, too."""
+        kind = Kind.TABLE if self.name else Kind.NAMESPACE
+        return ObjectName(kind, self.namespace, self.name)
+
+    @property
+    def full_name(self) -> str:
+        return self.object_name.full_name
+
+    def covers(self, namespace: str, name: str) -> bool:
+        """Return whether an object, or all of a namespace, is this object or in this namespace."""
+        return self.namespace == namespace and self.name in ("", name)
+
+
 class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tag (FORMAT.md, "Tags and pins"): a name for a version, which stays readable from the copy of its root at
     `pin_path`. `creator` is the principal of the transaction that made or replaced the tag. From `expire_at_millis` on
-    (epoch milliseconds; 0: never) the tag may be deleted. The counts are None where they are not known."""
+    (epoch milliseconds; 0: never) the tag may be deleted. The counts are None where they are not known. With `chosen`
+    or `left_out`, the pin has a tree of its own, of chosen namespaces, tables and views."""
 
     id: str
     version: int
@@ -349,7 +373,46 @@ class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     object_count: int | None = None
     table_count: int | None = None
     row_count: int | None = None
+    chosen: tuple[TagObject, ...] = ()
+    left_out: tuple[TagObject, ...] = ()
     unknown: bytes = b""
+
+    @property
+    def is_chosen(self) -> bool:
+        return bool(self.chosen or self.left_out)
+
+    def version_of(self, name: ObjectName) -> int | None:
+        """Return the version at which the tag holds an object, if it existed; None where the tag leaves it out.
+
+        Of a namespace, it is the version of its definition. Does not tell whether all its objects are held.
+        """
+        if not self.is_chosen:
+            return self.version
+        if name.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
+            return None
+        if any(left_out.covers(name.namespace, name.name) for left_out in self.left_out):
+            return None
+        return chosen_version(self.chosen, name) if self.chosen else self.version
+
+    def holds_all_of(self, namespace: str) -> bool:
+        """Return whether the tag holds a namespace with everything that is in it, all of one version."""
+        if any(each.namespace == namespace for each in self.left_out):
+            return False
+        inside = [each for each in self.chosen if each.namespace == namespace]
+        return not self.chosen or [each.name for each in inside] == [""]
+
+
+def chosen_version(chosen: Sequence[TagObject], name: ObjectName) -> int | None:
+    """Return the version at which an object was chosen, by its own name or else by its namespace's; None where it was
+    not chosen. A namespace without a name of its own has the highest version of what was chosen in it."""
+    inside = [each for each in chosen if each.namespace == name.namespace]
+    for wanted in dict.fromkeys((name.name, "")):
+        for each in inside:
+            if each.name == wanted:
+                return each.version
+    if name.kind is Kind.NAMESPACE:
+        return max((each.version for each in inside), default=None)
+    return None
 
 
 Definition = CatalogDef | NamespaceDef | TableDef | ViewDef | PipelineDef | SubscriptionDef | TagDef

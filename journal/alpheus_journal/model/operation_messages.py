@@ -27,6 +27,7 @@ from alpheus_journal.model.definition_messages import (
     decode_reference,
     decode_segment,
     decode_sort_order,
+    decode_tag_objects,
     encode_column,
     encode_declaration,
     encode_input,
@@ -36,6 +37,7 @@ from alpheus_journal.model.definition_messages import (
     encode_schema,
     encode_segment,
     encode_sort_order,
+    encode_tag_object,
     optional_number,
     put_texts,
     texts_of,
@@ -595,7 +597,7 @@ def _decode_drop_subscription(m: Any) -> DropSubscription:
 
 
 def _encode_create_tag(operation: CreateTag, message: pb.CreateTag) -> None:
-    message.CopyFrom(pb.CreateTag(**msgspec.structs.asdict(operation)))
+    message.CopyFrom(pb.CreateTag(**_encode_tag_fields(operation)))
 
 
 def _decode_create_tag(m: Any) -> CreateTag:
@@ -615,11 +617,20 @@ def _tag_fields(m: Any) -> dict[str, Any]:
         "object_count": optional_number(m, "object_count"),
         "table_count": optional_number(m, "table_count"),
         "row_count": optional_number(m, "row_count"),
+        "chosen": decode_tag_objects(m.chosen),
+        "left_out": decode_tag_objects(m.left_out),
     }
 
 
 def _encode_replace_tag(operation: ReplaceTag, message: pb.ReplaceTag) -> None:
-    message.CopyFrom(pb.ReplaceTag(**msgspec.structs.asdict(operation)))
+    message.CopyFrom(pb.ReplaceTag(**_encode_tag_fields(operation)))
+
+
+def _encode_tag_fields(operation: CreateTag | ReplaceTag) -> dict[str, Any]:
+    return msgspec.structs.asdict(operation) | {
+        "chosen": [encode_tag_object(each) for each in operation.chosen],
+        "left_out": [encode_tag_object(each) for each in operation.left_out],
+    }
 
 
 def _decode_replace_tag(m: Any) -> ReplaceTag:

@@ -23,6 +23,7 @@ from alpheus_journal.model.definitions import (
     Reference,
     Segment,
     SortField,
+    TagObject,
     VersionRange,
 )
 
@@ -483,6 +484,8 @@ class SetTag(_OnTag, frozen=True, kw_only=True, gc=False):
     object_count: int | None = None
     table_count: int | None = None
     row_count: int | None = None
+    chosen: tuple[TagObject, ...] = ()
+    left_out: tuple[TagObject, ...] = ()
 
 
 class CreateTag(SetTag, frozen=True, kw_only=True, gc=False):

@@ -556,12 +556,18 @@ class Replay:
     # --- the symbol list
 
     async def list_symbols(
-        self, version: int, query: SymbolQuery, read_tree: Callable[[], Awaitable[Snapshot]]
+        self,
+        version: int,
+        query: SymbolQuery,
+        read_tree: Callable[[], Awaitable[Snapshot]],
+        *,
+        from_tree: bool = False,
     ) -> SymbolPage:
         """Return a page of the symbols of a version: from memory if it reaches back that far, else from the tree, which
-        `read_tree` opens."""
+        `read_tree` opens. With `from_tree`, memory is not asked."""
         query.check()
-        view = None if self.symbols is None or self._is_withheld else self.symbols.view(version)
+        is_held = self.symbols is not None and not self._is_withheld and not from_tree
+        view = self.symbols.view(version) if self.symbols is not None and is_held else None
         if view is not None:
             return await asyncio.to_thread(view.list, query) if query.pattern else view.list(query)
         follower = self._follower

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
+
+import msgspec
 
 from alpheus_journal import format as fmt
 from alpheus_journal.errors import Corrupt, Expired, NotFound
@@ -16,6 +18,7 @@ from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef
 from alpheus_journal.replay.counts import Counts
+from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 
 LOOKED_AT_MAX = 1000
@@ -72,18 +75,78 @@ def snapshot_of_pin(reader: Reader, log: Log, path: str, copy: Copy) -> Snapshot
                 f"version {version} has expired, and its tag was deleted or replaced", version=version
             )
 
-    return Snapshot(reader, copy.version, copy.root, copy.catalog_def, verify)
+    return Snapshot(reader, copy.version, copy.root, copy.catalog_def, verify, is_chosen=copy.is_chosen)
 
 
-async def find_pinned(at: Snapshot, log: Log, version: int) -> Snapshot | None:
-    """Return an expired version, from the pin of a tag of the version `at`. None when no tag names it. What the pin
-    reaches is kept as surely as what `at` itself reaches."""
+async def find_pinned(at: Snapshot, log: Log, version: int, name: ObjectName) -> Snapshot | None:
+    """Return an expired version, from the pin of a tag of the version `at`. None when no tag names the version, or only
+    tags of chosen objects without `name`. What the pin reaches is kept as surely as what `at` itself reaches.
+
+    From a tag of chosen objects the snapshot holds what the tag has of that version, `name` among it: of a namespace,
+    everything. It raises Expired for other names.
+    """
+    partly: list[TagDef] = []
     async for _, tag in list_tags(at):
-        if tag.version == version:
+        if tag.is_chosen:
+            if _holds(tag, version, name):
+                partly.append(tag)
+        elif tag.version == version:
             with contextlib.suppress(Corrupt):  # another tag may name the version, too
                 copy = await read_pin(log, tag.pin_path)
                 return snapshot_of_pin(at.reader, log, tag.pin_path, copy)
+    for tag in partly:
+        with contextlib.suppress(Corrupt):
+            copy = await read_pin(log, tag.pin_path)
+            return await PartOfVersion.of(snapshot_of_pin(at.reader, log, tag.pin_path, copy), tag, version)
     return None
+
+
+def _holds(tag: TagDef, version: int, name: ObjectName) -> bool:
+    """Return whether a tag of chosen objects has an object as of a version, and of a namespace everything."""
+    if tag.version_of(name) != version:
+        return False
+    return name.kind is not Kind.NAMESPACE or tag.holds_all_of(name.namespace)
+
+
+class PartOfVersion(Snapshot):
+    """What a tag of chosen objects has of one version. Raises Expired for what it does not have."""
+
+    tag: TagDef
+
+    @classmethod
+    async def of(cls, pinned: Snapshot, tag: TagDef, version: int) -> PartOfVersion:
+        root = pinned.root
+        if any(chosen.version != version for chosen in tag.chosen):
+            # Objects of other versions would pass for objects of this one.
+            keys = pinned.reader.keys
+            entries = [
+                (k, path) for k, path in await pinned.entries() if tag.version_of(keys.parse(k)) == version
+            ]
+            keys_, values = [k for k, _ in entries], [path for _, path in entries]
+            root = Node(tuple(keys_), tuple(values), ())
+        part = cls(pinned.reader, version, root, pinned.catalog_def, pinned.verify, is_chosen=True)
+        part.tag = tag
+        return part
+
+    def _check(self, name: ObjectName) -> None:
+        if not _holds(self.tag, self.version, name):
+            raise Expired(
+                f"version {self.version} has expired, and the tag that has parts of it does not have {name}",
+                version=self.version,
+            )
+
+    async def load_with_keys(
+        self, names: Sequence[ObjectName]
+    ) -> list[tuple[fmt.Key | None, StoredObject | None]]:
+        for name in names:
+            self._check(name)
+        return await super().load_with_keys(names)
+
+    async def names(
+        self, kind: Kind, *, namespace: str = "", prefix: str = "", limit: int = 0, after: str = ""
+    ) -> Page:
+        self._check(fmt.namespace_name(namespace))
+        return await super().names(kind, namespace=namespace, prefix=prefix, limit=limit, after=after)
 
 
 async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) -> None:
@@ -118,13 +181,17 @@ async def pin_tag(
 ) -> Pin:
     """Pin the version of a tag, from the tag's own pin where the version has expired. Raises Expired when the tag was
     replaced or deleted meanwhile, because its pin may be deleted by then."""
-    try:
-        return await pin_version(log, tag.version, count=count, new_id=new_id)
-    except Expired:
-        path, copy = await copy_pin(log, tag.pin_path, new_id=new_id)
-        if await load_again() != tag:
-            raise
-        return _answer(path, copy, await count(copy))
+    if not tag.is_chosen:
+        with contextlib.suppress(Expired):
+            return await pin_version(log, tag.version, count=count, new_id=new_id)
+    path, copy = await copy_pin(log, tag.pin_path, new_id=new_id)
+    if await load_again() != tag:
+        raise Expired(
+            f"version {tag.version} has expired, and its tag was replaced or deleted meanwhile",
+            version=tag.version,
+        )
+    counts = Counts(objects=tag.object_count, tables=tag.table_count, rows=tag.row_count)
+    return msgspec.structs.replace(_answer(path, copy, counts), chosen=tag.chosen, left_out=tag.left_out)
 
 
 def _answer(path: str, copy: Copy, counts: Counts) -> Pin:

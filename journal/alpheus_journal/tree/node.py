@@ -138,6 +138,11 @@ class NodeFile(msgspec.Struct, frozen=True):
     def format_revision(self) -> int | None:
         return self._number(fmt.ROW_FORMAT_REVISION)
 
+    @property
+    def is_chosen(self) -> bool:
+        """A pin with a tree of its own (FORMAT.md, "Tags of chosen objects")."""
+        return fmt.ROW_CHOSEN in self.system
+
     def _number(self, row: str) -> int | None:
         text = self.system.get(row)
         return None if text is None else int(text)
@@ -378,7 +383,7 @@ _KNOWN_ROWS = frozenset(
         fmt.ROW_CATALOG_DEF, fmt.ROW_PREVIOUS_ROOT, fmt.ROW_ROLLBACK_FROM_ROOT, fmt.ROW_CREATED_AT_MILLIS,
         fmt.ROW_N_KEYS, fmt.ROW_N_ACTIONS, fmt.ROW_N_ACTIONS_64, fmt.ROW_COMMIT_ID, fmt.ROW_VERSION,
         fmt.ROW_FORMAT_REVISION, fmt.ROW_EXPIRED_AT_MILLIS, fmt.ROW_PREVIOUS_COMMIT_ID, fmt.ROW_CATALOG_ID,
-        fmt.ROW_CHECKSUM,
+        fmt.ROW_CHECKSUM, fmt.ROW_CHOSEN,
     }
 )  # fmt: skip
 _DECIMAL_BOUNDS = {

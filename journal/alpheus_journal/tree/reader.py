@@ -276,19 +276,23 @@ class Snapshot:
         root: Node,
         catalog_def: str,
         verify: Callable[[int], Awaitable[object]] | None = None,
+        *,
+        is_chosen: bool = False,
     ) -> None:
+        self.is_chosen = is_chosen
+        """The tree holds chosen objects of the version, not all."""
         self.reader = reader
         self.version = version
         self.root = root
         self.catalog_def = catalog_def
-        self._verify = verify
+        self.verify = verify
         self._reading = _Reading(self)
 
     async def check_kept(self) -> None:
         """Raise Expired if the version has expired."""
-        if self._verify is not None:
+        if self.verify is not None:
             with contextlib.suppress(Corrupt):
-                await self._verify(self.version)
+                await self.verify(self.version)
 
     async def load(self, names: Sequence[ObjectName]) -> tuple[StoredObject | None, ...]:
         """Return objects in the order of `names`, including damaged ones; None where no such object exists."""

@@ -9,7 +9,7 @@ The module is long because each message's two directions stand together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -48,6 +48,7 @@ from alpheus_journal.model.answers import (
     Page,
     Pin,
     Pinned,
+    PinObject,
     SavedTransaction,
     SnapshotPart,
     StoredObject,
@@ -55,7 +56,7 @@ from alpheus_journal.model.answers import (
     Timestamp,
     VersionInfo,
 )
-from alpheus_journal.model.definition_messages import optional_number
+from alpheus_journal.model.definition_messages import decode_tag_objects, encode_tag_object, optional_number
 from alpheus_journal.model.event_filter import FILTER_TEXTS_MAX, EventFilter
 from alpheus_journal.model.expiry_rules import ExpiryRules, check_minimum_age, check_rules
 from alpheus_journal.model.operations import Action, Operation, Read, RecordedTransaction, Transaction
@@ -105,7 +106,7 @@ def encode_at(at: At) -> pb.VersionRef:
         if isinstance(at, Tag):
             return pb.VersionRef(tag=at.name)
         if isinstance(at, Pinned):
-            return pb.VersionRef(version=at.version, pin=at.pin_path)
+            return pb.VersionRef(version=at.version, pin=at.pin_path, chosen=at.is_chosen)
         if isinstance(at, Latest):
             return pb.VersionRef(staleness_millis=at.staleness_millis, session_token=at.session_token)
         return pb.VersionRef(version=at)
@@ -114,7 +115,7 @@ def encode_at(at: At) -> pb.VersionRef:
 def decode_at(message: pb.VersionRef) -> At:
     which = message.WhichOneof("ref")
     if which == "version":
-        return Pinned(message.version, message.pin) if message.pin else message.version
+        return Pinned(message.version, message.pin, message.chosen) if message.pin else message.version
     if which == "timestamp_millis":
         return Timestamp(message.timestamp_millis)
     if which == "back":
@@ -156,6 +157,7 @@ def encode_version_info(value: VersionInfo) -> pb.ResolveResponse:
         created_at_millis=value.created_at_millis,
         token=value.token,
         pin=value.pin_path,
+        chosen=value.is_chosen,
     )
 
 
@@ -165,11 +167,42 @@ def decode_version_info(message: pb.ResolveResponse) -> VersionInfo:
         created_at_millis=message.created_at_millis,
         token=message.token,
         pin_path=message.pin,
+        is_chosen=message.chosen,
     )
 
 
+def encode_pin_request(
+    at: At, only: Sequence[PinObject] | None, without: Sequence[PinObject]
+) -> pb.CreatePinRequest:
+    with _encoding("the objects to tag"):
+        return pb.CreatePinRequest(
+            at=encode_at(at),
+            only=[_encode_pin_object(each) for each in only or ()],
+            without=[_encode_pin_object(each) for each in without],
+        )
+
+
+def _encode_pin_object(value: PinObject) -> pb.CreatePinRequest.Object:
+    at = None if value.at is None else encode_at(value.at)
+    return pb.CreatePinRequest.Object(namespace_name=value.namespace, name=value.name, at=at)
+
+
+def decode_pin_objects(messages: Iterable[pb.CreatePinRequest.Object]) -> tuple[PinObject, ...]:
+    """Raises InvalidInput (`bad_version`) for a reference that means the newest version: None is the pin's version."""
+    found = []
+    for message in messages:
+        at = decode_at(message.at) if message.HasField("at") else None
+        if isinstance(at, Pinned | Latest):
+            raise InvalidInput("an object to tag is named by a version, time or tag", kind="bad_version")
+        found.append(PinObject(message.namespace_name, message.name, at))
+    return tuple(found)
+
+
 def encode_pin(value: Pin) -> pb.CreatePinResponse:
-    return pb.CreatePinResponse(**msgspec.structs.asdict(value))
+    fields = msgspec.structs.asdict(value)
+    fields["chosen"] = [encode_tag_object(each) for each in value.chosen]
+    fields["left_out"] = [encode_tag_object(each) for each in value.left_out]
+    return pb.CreatePinResponse(**fields)
 
 
 def decode_pin(message: pb.CreatePinResponse) -> Pin:
@@ -181,6 +214,8 @@ def decode_pin(message: pb.CreatePinResponse) -> Pin:
         object_count=optional_number(message, "object_count"),
         table_count=optional_number(message, "table_count"),
         row_count=optional_number(message, "row_count"),
+        chosen=decode_tag_objects(message.chosen),
+        left_out=decode_tag_objects(message.left_out),
     )
 
 

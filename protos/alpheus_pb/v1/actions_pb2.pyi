@@ -816,7 +816,7 @@ class DropSubscription(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class CreateTag(_message.Message):
-    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count")
+    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -836,6 +836,8 @@ class CreateTag(_message.Message):
     OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     tag_id: str
     version: int
@@ -848,10 +850,12 @@ class CreateTag(_message.Message):
     object_count: int
     table_count: int
     row_count: int
-    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+    chosen: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
+    left_out: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
+    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ...) -> None: ...
 
 class ReplaceTag(_message.Message):
-    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count")
+    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -870,6 +874,8 @@ class ReplaceTag(_message.Message):
     OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     commit_id: str
@@ -881,7 +887,9 @@ class ReplaceTag(_message.Message):
     object_count: int
     table_count: int
     row_count: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+    chosen: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
+    left_out: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ...) -> None: ...
 
 class DropTag(_message.Message):
     __slots__ = ("name", "expected_pin_path")

@@ -589,7 +589,7 @@ class InputPosition(_message.Message):
     def __init__(self, table_id: _Optional[str] = ..., version: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class TagDef(_message.Message):
-    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "object_count", "table_count", "row_count", "checksum")
+    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -610,6 +610,8 @@ class TagDef(_message.Message):
     OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     version: int
@@ -624,8 +626,20 @@ class TagDef(_message.Message):
     object_count: int
     table_count: int
     row_count: int
+    chosen: _containers.RepeatedCompositeFieldContainer[TagObject]
+    left_out: _containers.RepeatedCompositeFieldContainer[TagObject]
     checksum: int
-    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[TagObject, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class TagObject(_message.Message):
+    __slots__ = ("namespace_name", "name", "version")
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    namespace_name: str
+    name: str
+    version: int
+    def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class BranchDef(_message.Message):
     __slots__ = ("id", "fork_version", "fork_pin_path", "root_path", "created_at_millis")

@@ -28,12 +28,13 @@ COMMITTED: OutcomeState
 CANCELLED: OutcomeState
 
 class VersionRef(_message.Message):
-    __slots__ = ("version", "timestamp_millis", "back", "tag", "pin", "staleness_millis", "session_token")
+    __slots__ = ("version", "timestamp_millis", "back", "tag", "pin", "chosen", "staleness_millis", "session_token")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MILLIS_FIELD_NUMBER: _ClassVar[int]
     BACK_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
     STALENESS_MILLIS_FIELD_NUMBER: _ClassVar[int]
     SESSION_TOKEN_FIELD_NUMBER: _ClassVar[int]
     version: int
@@ -41,9 +42,10 @@ class VersionRef(_message.Message):
     back: int
     tag: str
     pin: str
+    chosen: bool
     staleness_millis: int
     session_token: str
-    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., back: _Optional[int] = ..., tag: _Optional[str] = ..., pin: _Optional[str] = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., timestamp_millis: _Optional[int] = ..., back: _Optional[int] = ..., tag: _Optional[str] = ..., pin: _Optional[str] = ..., chosen: bool = ..., staleness_millis: _Optional[int] = ..., session_token: _Optional[str] = ...) -> None: ...
 
 class GetInfoRequest(_message.Message):
     __slots__ = ()
@@ -82,25 +84,40 @@ class ResolveRequest(_message.Message):
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
-    __slots__ = ("version", "created_at_millis", "token", "pin")
+    __slots__ = ("version", "created_at_millis", "token", "pin", "chosen")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at_millis: int
     token: str
     pin: str
-    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., pin: _Optional[str] = ...) -> None: ...
+    chosen: bool
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., pin: _Optional[str] = ..., chosen: bool = ...) -> None: ...
 
 class CreatePinRequest(_message.Message):
-    __slots__ = ("at",)
+    __slots__ = ("at", "only", "without")
+    class Object(_message.Message):
+        __slots__ = ("namespace_name", "name", "at")
+        NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        AT_FIELD_NUMBER: _ClassVar[int]
+        namespace_name: str
+        name: str
+        at: VersionRef
+        def __init__(self, namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
     AT_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_FIELD_NUMBER: _ClassVar[int]
     at: VersionRef
-    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
+    only: _containers.RepeatedCompositeFieldContainer[CreatePinRequest.Object]
+    without: _containers.RepeatedCompositeFieldContainer[CreatePinRequest.Object]
+    def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., only: _Optional[_Iterable[_Union[CreatePinRequest.Object, _Mapping]]] = ..., without: _Optional[_Iterable[_Union[CreatePinRequest.Object, _Mapping]]] = ...) -> None: ...
 
 class CreatePinResponse(_message.Message):
-    __slots__ = ("path", "version", "commit_id", "version_created_at_millis", "object_count", "table_count", "row_count")
+    __slots__ = ("path", "version", "commit_id", "version_created_at_millis", "object_count", "table_count", "row_count", "chosen", "left_out")
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +125,8 @@ class CreatePinResponse(_message.Message):
     OBJECT_COUNT_FIELD_NUMBER: _ClassVar[int]
     TABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     path: str
     version: int
     commit_id: str
@@ -115,7 +134,9 @@ class CreatePinResponse(_message.Message):
     object_count: int
     table_count: int
     row_count: int
-    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ...) -> None: ...
+    chosen: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
+    left_out: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ...) -> None: ...
 
 class ObjectName(_message.Message):
     __slots__ = ("type", "namespace_name", "name")

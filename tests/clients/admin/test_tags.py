@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,7 @@ ROWS = pa.table({"id": [1, 2]})
 
 BY_DAEMON = {
     "test_a_tag_reads_as_its_version_was",
+    "test_a_tag_of_chosen_objects",
     "test_an_expired_version_is_read_by_its_tag",
     "test_commands",
 }
@@ -327,3 +329,115 @@ def test_commands(catalog: Catalog) -> None:
     assert "reads as the number of a version" in failed(run(catalog, "tag", "create", "12"))
     for span in ("5", "1d5", "d", "1y", ""):
         assert "is not a time such as 30d" in failed(run(catalog, "tag", "create", "x", "--retain", span), 2)
+
+
+def test_a_tag_of_chosen_objects(catalog: Catalog) -> None:
+    catalog.create_table("a.u", ROWS)
+    catalog.create_namespace("b")
+    catalog.create_table("b.t", ROWS)
+    first = catalog.version()
+    catalog.append("a.t", ROWS)
+    catalog.tags.create("some", only=["a"], without=["a.u"])
+    tag = catalog.tags.load("some")
+    assert (tag.only, tag.without, tag.version) == ({"a": tag.version}, ("a.u",), catalog.version() - 1)
+    assert (tag.object_count, tag.table_count, tag.row_count) == (2, 1, 4)
+    catalog.tags.create("mixed", only={"a.t": first, "a.u": None, "b": -1})
+    catalog.tags.create("less", at=first, without=["b", "a.u"])
+    assert catalog.read("a.t", at="some").num_rows == 4
+    assert catalog.read("a.t", at="mixed").num_rows == 2
+    assert catalog.read("a.t", at="less").num_rows == 2
+    with catalog.at("some", lease=True) as snapshot:
+        assert snapshot.is_chosen
+        assert snapshot.is_leased
+        assert [table.name for table in snapshot.list_tables("a")] == ["t"]
+        assert [space.name for space in snapshot.list_namespaces()] == ["a"]
+        assert snapshot.read("a.t").num_rows == 4
+        with pytest.raises(NotFound):
+            snapshot.load_table("a.u")
+    assert not catalog.at(first).is_chosen
+    objects = catalog.system("objects", at="mixed").to_pylist()
+    assert {(o["namespace"], o["name"]) for o in objects} == {
+        ("a", None), ("a", "t"), ("a", "u"), ("b", None), ("b", "t"),
+    }  # fmt: skip
+    assert {".".join(filter(None, (s.namespace, s.name))) for s in catalog.admin.symbols.list(at="less")} == {
+        "a",
+        "a.t",
+    }
+    previous, following = catalog.tags.previous("some"), catalog.tags.next("less")
+    assert previous is not None
+    assert previous.name == "less"
+    assert following is not None
+    assert following.name == "some"
+    rows = {row["name"]: row for row in catalog.system("tags").to_pylist()}
+    assert dict(rows["mixed"]["only"])["a.t"] == first
+    assert rows["some"]["without"] == ["a.u"]
+    catalog.restore_table("a.t", at="mixed")
+    assert catalog.read("a.t").num_rows == 2
+    with pytest.raises(NotFound, match=r"tag some of chosen objects does not hold table a\.u"):
+        catalog.restore_table("a.u", at="some")
+
+
+def test_chosen_objects_of_expired_versions_come_back(lake_url: str) -> None:
+    with alpheus.connect(lake_url, create=True) as catalog:
+        catalog.create_namespace("a")
+        catalog.create_table("a.t", ROWS)
+        catalog.create_namespace("b")
+        catalog.create_table("b.t", ROWS)
+        first = catalog.version()
+        catalog.append("a.t", ROWS)
+        catalog.tags.create("v", only={"a.t": first, "b": None})
+        catalog.delete("a.t", where="TRUE")
+        catalog.drop_table("b.t")
+        catalog.drop_namespace("b")
+        catalog.admin.expire(keep=1, older_than=timedelta(0))
+        with catalog.at("v", lease=True) as snapshot:
+            assert snapshot.read("a.t").num_rows == 2
+        with pytest.raises(Expired):
+            catalog.at(first)
+        catalog.restore_table("a.t", at="v")
+        assert catalog.read("a.t") == ROWS
+        catalog.undrop("b", kind="namespace", at="v")
+        assert catalog.read("b.t") == ROWS
+        with pytest.raises(NotFound, match="does not hold namespace a with everything in it"):
+            catalog.undrop("a", kind="namespace", at="v", as_name="c")
+        with pytest.raises(NotFound, match="does not hold"):
+            catalog.undrop("c.t", at="v")
+        assert [found.message for found in catalog.admin.check().findings] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"only": "a"}, "is not a list of names"),
+        ({"only": []}, "only= is empty"),
+        ({"only": 5}, "is not a list of names"),
+        ({"only": [5]}, "only: '5' names no table"),
+        ({"only": {"a": "2026-01-01"}}, "is not an RFC 3339 time"),
+        ({"only": {"a": "none"}}, "there is no tag none"),
+        ({"only": ["a.x"]}, "there is no table or view a.x in version"),
+        ({"without": {"a": 1}}, "takes names, and no versions"),
+        ({"without": ["a"]}, "the tag would hold no objects"),
+        ({"without": ["x"]}, "there is no namespace x in version"),
+    ],
+)
+def test_a_bad_choice_is_refused(catalog: Catalog, given: dict[str, Any], words: str) -> None:
+    version = catalog.version()
+    with pytest.raises(AlpheusError) as caught:
+        catalog.tags.create("v", **given)
+    assert words in caught.value.message
+    assert catalog.version() == version
+
+
+def test_commands_choose_objects(catalog: Catalog) -> None:
+    first = catalog.version()
+    catalog.create_table("a.u", ROWS)
+    told = run(catalog, "tag", "create", "v", "--only", f"a.t={first}", "--only", "a", "--without", "a.u")
+    assert told.exit_code == 0, told.output
+    shown = run(catalog, "tag", "show", "v").stdout
+    assert f"only          a (version {first + 1}), a.t (version {first})" in shown
+    assert "without       a.u" in shown
+    assert json.loads(run(catalog, "--output", "json", "tag", "show", "v").stdout)["only"]["a.t"] == first
+    assert "a.u" not in run(catalog, "table", "list", "a", "--at", "v").stdout
+    assert run(catalog, "tag", "replace", "v").exit_code == 0
+    assert json.loads(run(catalog, "--output", "json", "tag", "show", "v").stdout)["only"] is None
+    assert "there is no namespace x" in failed(run(catalog, "tag", "create", "w", "--only", "x"))

@@ -43,7 +43,7 @@ from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.copies import snapshot_of
 from alpheus_journal.log.leases import take
-from alpheus_journal.model.answers import Committed, Tag
+from alpheus_journal.model.answers import Committed, PinObject, Tag
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import InputPosition, TableDef
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS, ExpiryRules
@@ -120,16 +120,54 @@ async def test_what_nothing_reaches_goes_and_the_rest_stays() -> None:
     await journal.close()
 
 
+def draw_choice(rng: random.Random, model: Model) -> dict[str, tuple[PinObject, ...]]:
+    """Draw the arguments of a tag of chosen objects; nothing in a third of the cases, and in an empty catalog."""
+    kinds = ("namespace", "table", "view")
+    names = [key.partition(" ")[2] for key in model if key.startswith(kinds)]
+    if not names or rng.random() < 0.3:
+        return {}
+    drawn = tuple(
+        PinObject(*name.split(".")) for name in rng.sample(sorted(names), rng.randint(1, min(3, len(names))))
+    )
+    return {rng.choice(("only", "without")): drawn}
+
+
+def choose_from(model: Model, choice: dict[str, tuple[PinObject, ...]]) -> Model:
+    """Return what a tag of chosen objects has of a version."""
+    only, without = choice.get("only", ()), choice.get("without", ())
+    if not choice:
+        return model
+
+    def holds(namespace: str, name: str) -> bool:
+        def is_in(objects: tuple[PinObject, ...]) -> bool:
+            return any(o.namespace == namespace and o.name in ("", name) for o in objects)
+
+        if only:
+            return is_in(only) or (not name and any(o.namespace == namespace for o in only))
+        return not is_in(without)
+
+    found: Model = {}
+    for key, value in model.items():
+        kind, _, full = key.removeprefix("id ").partition(" ")
+        namespace, _, name = full.partition(".")
+        if kind in ("namespace", "table", "view", "bound"):
+            if holds(namespace, name):
+                found[key] = value
+        elif kind not in ("tag", "pipeline", "subscription"):
+            found[key] = value
+    return found
+
+
 async def test_random_histories_lose_nothing_live_and_keep_nothing_else(
     lane_count: Callable[[int, int], int],
 ) -> None:
-    counts: dict[str, int] = {"expired": 0, "collected": 0, "tags": 0}
+    counts: dict[str, int] = {"expired": 0, "collected": 0, "tags": 0, "chosen": 0}
     for seed in range(lane_count(5, 2000)):
         rng = random.Random(seed)
         lake = make_lake(seed)
         journal = await lake.create(order=rng.choice((3, 4, 16)), version_digits=rng.choice((32, 64)))
         past: dict[int, Model] = {0: await model_of(journal, 0)}
-        tags: dict[str, int] = {}
+        tags: dict[str, tuple[int, dict[str, tuple[PinObject, ...]]]] = {}
         oldest = 0
         for _ in range(40):
             model = past[journal.head.version]
@@ -162,9 +200,16 @@ async def test_random_histories_lose_nothing_live_and_keep_nothing_else(
                         del tags[name]
                     else:
                         version = rng.randrange(oldest, journal.head.version + 1)
-                        await tag(lake, journal, name, version)
-                        tags[name] = version
+                        own = random.Random(f"{seed} {version}")  # so that other draws do not depend on it
+                        choice = draw_choice(own, past[version]) if version in past else {}
+                        wanted = choose_from(past.get(version, {}), choice)
+                        if choice and not any(key.startswith("namespace") for key in wanted):
+                            await raises(InvalidInput, tag(lake, journal, name, version, **choice))
+                            continue
+                        await tag(lake, journal, name, version, **choice)
+                        tags[name] = version, choice
                         counts["tags"] += 1
+                        counts["chosen"] += bool(choice)
                 case 3:
                     expiry = await expire(
                         journal, keep=rng.choice((1, 2, 5)), older_than_millis=rng.choice((0, HOUR_MILLIS))
@@ -184,11 +229,13 @@ async def test_random_histories_lose_nothing_live_and_keep_nothing_else(
             expected = past.get(version)
             found = canonical(await model_of(journal, version))
             assert expected is None or found == canonical(expected), f"seed {seed}, version {version}"
-        for name, version in tags.items():
+        for name, (version, choice) in tags.items():
             found = canonical(await model_of(journal, Tag(name)))
-            assert found == canonical(past[version]), f"seed {seed}, tag {name}"
+            wanted = canonical(choose_from(past[version], choice))
+            assert found == wanted, f"seed {seed}, tag {name} {choice}"
         await check(journal)
         await journal.close()
+    assert counts.pop("chosen") > 2, counts
     assert min(counts.values()) > 10, counts
 
 

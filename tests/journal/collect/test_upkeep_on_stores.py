@@ -10,12 +10,13 @@ import pytest
 from alpheus_test_servers import S3Server
 from upkeep_lake import T, check, collect, commit_rows, expire, files_of, make_lake, reachable, tag
 
+from alpheus_journal import format as fmt
 from alpheus_journal.collect import collection, expiry
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.errors import AlreadyExists, Expired
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
-from alpheus_journal.model.answers import Tag
+from alpheus_journal.model.answers import PinObject, Tag
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.operations import DropTable, OverwriteFiles, RestoreTable
 from alpheus_journal.storage import Storage, open_storage
@@ -49,6 +50,34 @@ async def storage(
             store = open_storage(server.url(client=kind) if kind == "obstore" else server.url())
     yield store
     await store.close()
+
+
+async def test_a_tag_of_chosen_objects_on_every_store(storage: Storage) -> None:
+    lake = Lake(storage)
+    journal = await Journal.create(storage, order=3)
+    lake.clock, lake.identities = journal._clock, journal._identities  # type: ignore[assignment]
+    await lake.commit(journal, lake.namespace("a"), lake.namespace("b"))
+    await lake.commit(journal, lake.table("a", "t"), lake.table("b", "t"), lake.table("b", "u"))
+    first = await commit_rows(lake, journal)
+    await commit_rows(lake, journal, fmt.table_name("b", "t"))
+    only = (PinObject("a", "t", first), PinObject("b"))
+    await tag(lake, journal, "some", None, only=only, without=(PinObject("b", "t"),))
+    held = await model_of(journal, Tag("some"))
+    before = canonical(held)
+    assert {"table a.t", "namespace b", "table b.u"} <= held.keys()
+    assert "table b.t" not in held
+    await lake.commit(journal, DropTable(namespace="a", name="t"), DropTable(namespace="b", name="t"))
+    await lake.commit(journal, lake.namespace("c"))
+    await expire(journal)
+    done = await collect(journal, age=0)
+    assert done.deleted["data"].files == 1, "of b.t alone"
+    await collect(journal, age=0)
+    assert await files_of(lake) == await reachable(lake, journal)
+    fresh = await Journal.open(storage)
+    assert canonical(await model_of(fresh, Tag("some"))) == before
+    await check(fresh)
+    await fresh.detach()
+    await journal.detach()
 
 
 async def test_upkeep_on_every_store(storage: Storage) -> None:

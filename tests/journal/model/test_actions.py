@@ -31,6 +31,7 @@ from alpheus_journal.model.definitions import (
     JobDeclaration,
     Reference,
     Segment,
+    TagObject,
 )
 from alpheus_journal.model.operation_messages import (
     CODECS,
@@ -375,7 +376,8 @@ ONE_OF_EACH: tuple[Operation, ...] = (
         name="g", tag_id=ID, version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", expire_at_millis=5,
         message="m", properties={"k": "v"}, object_count=0, table_count=0, row_count=7,
     ),
-    ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", object_count=6),
+    ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", object_count=6,
+               chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)), left_out=(TagObject("a", "u"),)),
     DropTag(name="g"),
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from alpheus_journal import format as fmt
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import CheckSummary, Collection, Expiry
+from alpheus_journal.model.answers import At, CheckSummary, Collection, Expiry
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS, ExpiryRules
 from alpheus_journal.model.operations import (
     AppendFiles,
@@ -76,8 +76,9 @@ async def commit_rows(lake: Lake, journal: Journal, name: fmt.ObjectName = T, **
     return (await journal.commit(made)).version
 
 
-async def tag(lake: Lake, journal: Journal, name: str, version: int) -> None:
-    pin = await journal.create_pin(version)
+async def tag(lake: Lake, journal: Journal, name: str, version: At, **chosen: Any) -> None:
+    """Create or replace a tag. `chosen` are the arguments of `create_pin`."""
+    pin = await journal.create_pin(version, **chosen)
     fields: dict[str, Any] = {
         **pin.tag_fields,
     }

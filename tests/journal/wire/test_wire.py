@@ -48,6 +48,7 @@ from alpheus_journal.model.definitions import (
     Reference,
     Segment,
     SortField,
+    TagObject,
 )
 from alpheus_journal.model.event_filter import EventFilter
 from alpheus_journal.model.operation_messages import operations_digest
@@ -196,6 +197,8 @@ OPERATIONS = (
         object_count=2,
         table_count=1,
         row_count=0,
+        chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)),
+        left_out=(TagObject("a", "u"),),
     ),
     ReplaceTag(
         name="v1", version=8, commit_id=UUID, version_created_at_millis=9, pin_path=f"pin/{UUID}.arrow"

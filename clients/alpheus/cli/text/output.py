@@ -440,6 +440,8 @@ def tag_text(tag: Tag, previous: Tag | None, following: Tag | None) -> str:
             ("creator", tag.creator),
             ("message", tag.message),
             ("expires at", "never" if tag.expires_at is None else time_text(tag.expires_at)),
+            ("only", ", ".join(f"{name} (version {at})" for name, at in (tag.only or {}).items())),
+            ("without", ", ".join(tag.without)),
             ("objects", known_text(tag.object_count)),
             ("tables", known_text(tag.table_count)),
             ("rows", known_text(tag.row_count)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -10,28 +11,24 @@ from pyspark.sql import DataFrame
 from alpheus.catalog import Catalog, Snapshot
 from alpheus.closing import Closing
 from alpheus.models import Table
-from alpheus.session.arguments import Name, When
+from alpheus.session.arguments import Name, When, parse_when
 from alpheus.spark.files.schemas import quoted
 from alpheus.spark.tables.lake import Lake, name_missing_files
 from alpheus.spark.tables.scan import Where
-from alpheus_journal.errors import Expired, InvalidInput
+from alpheus_journal.errors import InvalidInput, NotFound
+from alpheus_journal.model.answers import Tag
 
 
 def open_version(catalog: Catalog, version: int, at: When, *, lease: bool | float | None = False) -> Snapshot:
-    """Open a version that was found at `at`. A version that has expired is read by the tag that named it.
-
-    Raises Expired where `at` is no tag, and where the tag names another version by now.
-    """
-    try:
-        return catalog.at(version, lease=lease)
-    except Expired:
-        if at is None:
-            raise
-        snapshot = catalog.at(at, lease=lease)
-        if snapshot.version != version:
+    """Open a version that was found at `at`. A tag that still names the version serves it, also once the version has
+    expired. Raises Expired where no tag does."""
+    if isinstance(parse_when(at), Tag):
+        with contextlib.suppress(NotFound):
+            snapshot = catalog.at(at, lease=lease)
+            if snapshot.version == version:
+                return snapshot
             snapshot.close()
-            raise
-        return snapshot
+    return catalog.at(version, lease=lease)
 
 
 class PinnedReader(Closing):

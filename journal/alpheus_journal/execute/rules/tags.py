@@ -72,6 +72,7 @@ def _set_tag(
         )
     check_text(operation.message, f"the message of {name}")
     check_properties(operation.properties, f"properties of {name}")
+    _check_objects(operation, context)
     definition = TagDef(
         id=tag_id,
         version=operation.version,
@@ -86,8 +87,29 @@ def _set_tag(
         object_count=operation.object_count,
         table_count=operation.table_count,
         row_count=operation.row_count,
+        chosen=operation.chosen,
+        left_out=operation.left_out,
     )
     return simple_change(workspace, operation, context, definition)
+
+
+def _check_objects(operation: SetTag, context: Context) -> None:
+    """Check the names and versions of chosen objects, and of those that are left out."""
+    for objects in (operation.chosen, operation.left_out):
+        if len(objects) > fmt.TAG_OBJECTS_MAX:
+            raise InvalidInput(
+                f"{operation.target} names {len(objects)} objects, at most {fmt.TAG_OBJECTS_MAX} are allowed",
+                kind="too_large",
+                hint="name whole namespaces",
+            )
+        for each in objects:
+            fmt.check_object_name(each.object_name, context.keys)
+            if not 0 <= each.version < context.version:
+                raise InvalidInput(
+                    f"{operation.target}: version {each.version} of {each.full_name} does not exist yet, the head is"
+                    f" {context.version - 1}",
+                    kind="bad_version",
+                )
 
 
 def drop_tag(workspace: Workspace, operation: DropTag, context: Context) -> Executed:
