@@ -219,7 +219,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tag_rules: Annotated[
         str,
         Meta(
-            description='Tags to make by the calendar, such as "daily keep=30 zone=Europe/Berlin; weekly"; empty: none.'
+            description='Tags to make by the calendar, such as "daily keep=30 zone=Europe/Berlin; weekly",'
+            " or by a text of cron: nightly cron='30 2 * * *'; empty: none."
         ),
     ] = ""
     expire_every: Annotated[

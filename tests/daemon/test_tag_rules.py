@@ -58,6 +58,24 @@ def test_rules_are_parsed() -> None:
         ("daily zone=", "no time zone"),
         ("hourly zone=Europe/Berlin", "is not a term"),
         ("daily when=noon", "is not a term"),
+        ("daily cron='30 2 * * *'", "is not a term of the rule daily"),
+        ("Nightly cron='30 2 * * *'", "'Nightly' is not a kind of rule"),
+        ("nightly keep=3", "'nightly' is not a kind of rule"),
+        ("nightly cron='61 2 * * *'", "cron='61 2 [*] [*] [*]' of the rule nightly: '61' is no minute"),
+        ("nightly cron='30 2-x * * *'", "'2-x' is no hour"),
+        ("nightly cron='30 2 32 * *'", "'32' is no day-of-month"),
+        ("nightly cron='30 2 * 13 *'", "'13' is no month"),
+        ("nightly cron='30 2 * * monday'", "'monday' is no day-of-week"),
+        ("nightly cron='30 2 31 2 *'", "'31' is no day-of-month"),
+        ("nightly cron='30 2 * *'", "has 4 fields, not the five minute, hour"),
+        ("nightly cron='0 30 2 * * *'", "has 6 fields"),
+        ("nightly cron=''", "has 0 fields"),
+        ("nightly cron=30 2 * * *", "has 1 fields"),
+        ("nightly cron='30 2 * * *", "has 1 fields"),
+        ("nightly cron='*/0 * * * *'", "'[*]/0' is no minute"),
+        ("nightly cron='@daily'", "has 1 fields"),
+        ("nightly cron='0 1 * * *' zone=Mars", "no time zone"),
+        ("a cron='0 1 * * *'; a cron='0 2 * * *'", "two rules a"),
     ],
 )
 def test_rules_that_are_refused(text: str, reason: str) -> None:
@@ -129,3 +147,58 @@ def test_periods_follow_each_other_with_names_in_order(
     # Wherever the clock stands within a period, the same period has ended last.
     assert rule.last_end(ends[3] + rule.delay) == ends[3]
     assert rule.last_end(ends[2].astimezone(UTC) + rule.delay - timedelta(milliseconds=1)) == ends[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "name", "moment"),
+    [
+        ("x cron='30 2 * * *'", "2026-11-23T02:30:00", "x-2026-11-23T0230", "2026-11-23T02:29:59.999"),
+        ("x cron='30 2 * * *'", "2026-11-23T02:29:59", "x-2026-11-22T0230", "2026-11-22T02:29:59.999"),
+        ("x cron='30 2 * * *' delay=5m", "2026-11-23T02:34:59", "x-2026-11-22T0230", "2026-11-22T02:34:59.999"),
+        ("x cron='30 2 * * *' delay=5m", "2026-11-23T02:35:00", "x-2026-11-23T0230", "2026-11-23T02:34:59.999"),
+        ('x cron="30 2 * * mon-fri"', "2026-11-22T12:00:00", "x-2026-11-20T0230", "2026-11-20T02:29:59.999"),
+        ("x cron='0 0 L * *'", "2026-11-22T12:00:00", "x-2026-10-31T0000", "2026-10-30T23:59:59.999"),
+        (
+            "x cron='30 2 * * *' zone=Europe/Berlin", "2026-11-23T01:30:00",
+            "x-2026-11-23T0130", "2026-11-23T01:29:59.999",
+        ),
+    ],
+)  # fmt: skip
+def test_the_last_moment_of_cron(text: str, now: str, name: str, moment: str) -> None:
+    rule = rule_of(text)
+    assert list(rule.due(at(now), "")) == [(name, at(moment))]
+    assert rule.has_made(name)
+    assert not rule.has_made(name + "0")
+    assert not rule_of("y" + text[1:]).has_made(name)
+
+
+def test_missed_moments_of_cron_are_made_up_for() -> None:
+    rule = rule_of("x cron='0 */6 * * *' keep=3")
+    due = [name for name, _ in rule.due(at("2026-11-23T13:00:00"), "x-2026-11-20T0000")]
+    assert due == ["x-2026-11-23T1200", "x-2026-11-23T0600", "x-2026-11-23T0000"]
+    assert list(rule.due(at("2026-11-23T13:00:00"), due[0])) == []
+    every = rule_of("x cron='* * * * *'")
+    assert len(list(every.due(at("2026-11-23T13:00:00"), "x-2026-11-20T0000"))) == MISSED_MAX
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "UTC", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("cron", ["30 2 * * *", "0 3 * * sun", "15 1-3 * * *", "*/30 * * * *", "0 0 1 * *"])
+def test_moments_of_cron_do_not_depend_on_when_the_daemon_looks(cron: str, zone: str) -> None:
+    """Across the changes of the clock, too: each name is made once, in order."""
+    rule = rule_of(f"x cron='{cron}' zone={zone}")
+    for start in ("2026-03-01T00:00:00", "2026-09-20T00:00:00"):
+        newest, names = "", []
+        now = at(start)
+        for _ in range(60 * 24):
+            now += timedelta(minutes=60)
+            for name, moment in reversed(list(rule.due(now, newest))):
+                names.append(name)
+                assert moment < now
+            newest = names[-1] if names else ""
+        assert names == sorted(set(names))
+        again = []
+        end = rule.last_end(now)
+        while rule.name(end) >= names[0]:
+            again.append(rule.name(end))
+            end = rule.before(end)
+        assert again[::-1] == names

@@ -98,6 +98,15 @@ async def test_each_hour_has_its_tag_and_the_oldest_go() -> None:
     assert (kept.upkeep.made_count, kept.upkeep.deleted_count) == (5, 2)
 
 
+async def test_a_rule_of_cron_makes_and_deletes_its_tags() -> None:
+    kept = await Kept.make("x cron='0 */2 * * *' keep=2; hourly keep=1")
+    await kept.let_pass(1)
+    await kept.let_pass(7)
+    tags = await kept.tags()
+    assert [name for name in tags if name.startswith("x-")] == ["x-2026-11-23T1800", "x-2026-11-23T2000"]
+    assert (await kept.tag("x-2026-11-23T2000")).properties == {PROPERTY: "x"}
+
+
 async def test_nothing_is_written_while_nothing_is_due() -> None:
     kept = await Kept.make("hourly; daily keep=2")
     await kept.journal.load_state()

@@ -24,6 +24,7 @@ from alpheus_journal.errors import (
 )
 from alpheus_journal.format import CATALOG, Kind, ObjectName, namespace_name, table_name
 from alpheus_journal.model.answers import (
+    Back,
     CatalogInfo,
     Change,
     CheckSummary,
@@ -34,7 +35,11 @@ from alpheus_journal.model.answers import (
     LogEntry,
     Outcome,
     Page,
+    Pin,
+    Pinned,
+    PinObject,
     StoredObject,
+    Tag,
     Timestamp,
     VersionInfo,
 )
@@ -359,10 +364,44 @@ def test_hostile_recorded_is_corrupt() -> None:
         wire.decode_change(change)
 
 
-@pytest.mark.parametrize("at", [None, 0, 7, (1 << 32) - 1, Timestamp(0), Timestamp(1_700_000_000_000)])
-def test_at_round_trip(at: int | Timestamp | None) -> None:
+PIN = f"pin/{UUID}.arrow"
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        None, 0, 7, (1 << 32) - 1, Timestamp(0), Timestamp(1_700_000_000_000), Pinned(3, PIN), Pinned(3, PIN, True),
+    ],
+)  # fmt: skip
+def test_at_round_trip(at: int | Timestamp | Pinned | None) -> None:
     data = wire.encode_at(at).SerializeToString()
     assert wire.decode_at(pb.VersionRef.FromString(data)) == at
+
+
+def test_objects_to_pin() -> None:
+    only = (
+        PinObject("a", "t", 3),
+        PinObject("b", "", Tag("v")),
+        PinObject("c"),
+        PinObject("d", "u", Back(1)),
+    )
+    request = wire.encode_pin_request(5, only, only[2:3])
+    request = pb.CreatePinRequest.FromString(request.SerializeToString())
+    assert wire.decode_at(request.at) == 5
+    assert (wire.decode_pin_objects(request.only), wire.decode_pin_objects(request.without)) == (
+        only,
+        only[2:3],
+    )
+    request.only[0].at.CopyFrom(wire.encode_at(Pinned(3, PIN)))
+    with pytest.raises(InvalidInput, match="by a version, time or tag"):
+        wire.decode_pin_objects(request.only)
+    chosen = (TagObject("a", "t", 3), TagObject("b", "", 4))
+    pin = Pin(
+        path=PIN, version=4, commit_id="c", version_created_at_millis=5, object_count=2, chosen=chosen,
+        left_out=(TagObject("a", "u"),),
+    )  # fmt: skip
+    message = pb.CreatePinResponse.FromString(wire.encode_pin(pin).SerializeToString())
+    assert wire.decode_pin(message) == pin
 
 
 def test_bad_references() -> None:
