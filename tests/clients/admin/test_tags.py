@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import Catalog, Tag, cli
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
+from alpheus.pipeline.positions import rewind
 from alpheus_journal import failpoints
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake
@@ -441,3 +442,17 @@ def test_commands_choose_objects(catalog: Catalog) -> None:
     assert run(catalog, "tag", "replace", "v").exit_code == 0
     assert json.loads(run(catalog, "--output", "json", "tag", "show", "v").stdout)["only"] is None
     assert "there is no namespace x" in failed(run(catalog, "tag", "create", "w", "--only", "x"))
+
+
+def test_no_pipeline_is_rewound_to_chosen_objects(catalog: Catalog) -> None:
+    """Its state would be missing there, and pass for that of a pipeline that never ran."""
+    catalog.tags.create("v", only=["a"])
+    with pytest.raises(InvalidInput, match="cannot be rewound to a tag of chosen objects"):
+        rewind(catalog, "p", "v")
+
+
+def test_a_diff_with_chosen_objects(catalog: Catalog) -> None:
+    catalog.create_table("a.u", ROWS)
+    catalog.tags.create("v", only=["a.t"])
+    with catalog.diff("v", catalog.version() - 1) as changes:
+        assert [(change.type, change.name) for change in changes] == [("created", "a.u")]

@@ -419,6 +419,15 @@ def test_tags(lake: SparkCatalog, spark: SparkSession) -> None:
     assert ids(lake.read("sales.t")) == [0, 1, 2, 3]
     with pytest.raises(NotFound, match="no tag v3"):
         lake.at("v3")
+    now = lake.catalog.version()
+    tags.create("some", only={"sales.t": tags.load("v2").version})
+    assert tags.load("some").version == now
+    assert ids(lake.read("sales.t", at="some")) == [0, 1, 2, 3]
+    lake.overwrite("sales.t", spark.range(1))
+    tags.create("other", now, only={"sales.t": -1})
+    assert ids(lake.read("sales.t", at="other")) == [0], "two tags of one version hold other rows"
+    assert ids(source.option("at", "other").load("sales.t")) == [0]
+    assert ids(lake.read("sales.t", at=now)) == [0, 1, 2, 3]
 
 
 def test_system_tables(lake: SparkCatalog) -> None:
