@@ -36,7 +36,7 @@ WRITING = {
     "compact",
 }  # fmt: skip
 SURFACE = {
-    alpheus.Snapshot: READING | {"version", "info", "close", "is_leased", "has_lost_lease"},
+    alpheus.Snapshot: READING | {"version", "info", "close", "is_chosen", "is_leased", "has_lost_lease"},
     alpheus.Transaction: READING
     | WRITING
     | {
