@@ -64,7 +64,8 @@ ELSEWHERE: dict[type, dict[str, str]] = {
 """The verbs that a file tries on both ways, by file."""
 
 NO_VERBS = {
-    "url", "id", "operations", "result", "catalog", "close", "is_up", "is_leased", "has_lost_lease", "add_properties",
+    "url", "id", "operations", "result", "catalog", "close", "is_up", "is_leased", "has_lost_lease",
+    "is_chosen", "add_properties",
     "admin", "tags", "storage", "store_of", "job", "jobs", "job_run", "check_can_serve", "test",
 }  # fmt: skip
 """Attributes, and methods that ask neither storage nor a daemon."""

@@ -385,6 +385,8 @@ def test_files_are_durable_before_a_commit_names_them(
     with lake.transaction() as tx:
         tx.append("sales.orders", spark.range(10).repartition(2))
         written = [os.path.basename(p) for p in _data_files(lake.catalog, "sales.orders")]
+    lease, *steps = steps
+    assert lease == "put lease"
     assert [step.split()[0] for step in steps] == ["sync", "sync", "put"]
     named = {os.path.basename(p) for p in _data_files(lake.catalog, "sales.orders")} - set(written)
     assert {step.removeprefix("sync ") for step in steps[:2]} == named

@@ -106,7 +106,7 @@ def test_a_version_that_cannot_be_held_again(lake: SparkCatalog, monkeypatch: py
     """A lease that cannot be replaced stays. It is given up with the lake, or when it can be replaced."""
     lake._hold(2)
     lake._hold(3)
-    lost = lake._held[2]
+    lost = lake._held[2, None]
 
     def refuse(*_: object, **__: object) -> None:
         raise Unavailable("not now")
@@ -117,14 +117,14 @@ def test_a_version_that_cannot_be_held_again(lake: SparkCatalog, monkeypatch: py
             changed.setattr(lake.catalog, "at", refuse)
             with pytest.raises(Unavailable, match="not now"):
                 lake._hold(2)
-        assert lake._held[2] is lost
+        assert lake._held[2, None] is lost
     with monkeypatch.context() as changed:
         changed.setattr(lost, "has_lost_lease", lambda: True)
         lake._hold(2)
-    assert lake._held[2] is not lost
+    assert lake._held[2, None] is not lost
     assert not lost.is_leased
     assert held(lake) == [2, 3]
-    assert list(lake._held) == [3, 2]
+    assert list(lake._held) == [(3, None), (2, None)]
     lake.close()
     assert held(lake) == []
 
