@@ -207,12 +207,17 @@ class Contents:
         await self.storage.put(path, data)
         return segment
 
-    async def files(self, table: TableDef, overlay: Overlay | None = None) -> list[Listed]:
-        """Return the files of a table. AssertionError when segments describe themselves wrongly."""
+    async def files(
+        self, table: TableDef, overlay: Overlay | None = None, *, storage: Storage | None = None
+    ) -> list[Listed]:
+        """Return the files of a table. AssertionError when segments describe themselves wrongly.
+
+        The segments are read from `storage`: of a version that may have expired, from an archive of the store.
+        """
         found = []
         for segment in table.segments:
             data = overlay.segment(segment.path) if overlay is not None else None
-            files = await self._files_of(segment, table.id, data)
+            files = await self._files_of(segment, table.id, data, storage or self.storage)
             sums = (len(files), sum(f.row_count for f in files), sum(f.size_bytes for f in files))
             assert sums == (segment.file_count, segment.row_count, segment.size_bytes), segment
             for file in files:
@@ -223,11 +228,13 @@ class Contents:
         assert len(paths) == len(set(paths)), f"a file is listed twice: {paths}"
         return found
 
-    async def _files_of(self, segment: Segment, table_id: str, data: bytes | None) -> tuple[DataFile, ...]:
+    async def _files_of(
+        self, segment: Segment, table_id: str, data: bytes | None, storage: Storage
+    ) -> tuple[DataFile, ...]:
         known = self._listed.get(segment.sha256)
         if known is None:
             if data is None:
-                data = await self.storage.read(segment.path, size_max=1 << 24)
+                data = await storage.read(segment.path, size_max=1 << 24)
             known = self._listed[segment.sha256] = decode_segment(data, segment.path, table_id=table_id)
         return known
 
@@ -239,9 +246,11 @@ class Contents:
         ]
         return [row for row in self.rows[listed.file.path] if not any(one(row) for one in hide)]
 
-    async def visible(self, table: TableDef, overlay: Overlay | None = None) -> list[Row]:
+    async def visible(
+        self, table: TableDef, overlay: Overlay | None = None, *, storage: Storage | None = None
+    ) -> list[Row]:
         """Return the rows that a reader sees."""
-        files = await self.files(table, overlay)
+        files = await self.files(table, overlay, storage=storage)
         return [row for one in files for row in self.visible_in(table, one)]
 
 

@@ -372,7 +372,10 @@ class Rows:
         return found
 
     async def compare(self, event: Event, store: Storage) -> None:
-        """Compare the tables that a version changed with their rows. AssertionError for a difference."""
+        """Compare the tables that a version changed with their rows. AssertionError for a difference.
+
+        `store` is the archive: the version may have expired, and then a collection has deleted what it alone reached.
+        """
         for change in event.changes:
             if change.name.kind is not Kind.TABLE or not change.path_after or not self._rows:
                 continue
@@ -381,7 +384,8 @@ class Rows:
             assert isinstance(table, TableDef)
             if table.id not in self._rows:
                 continue
-            stored, wanted = Counter(await self._requests.contents.visible(table)), self._rows[table.id]
+            rows = await self._requests.contents.visible(table, storage=store)
+            stored, wanted = Counter(rows), self._rows[table.id]
             assert stored == wanted, (
                 f"{change.name} at version {event.version}: lost {wanted - stored}, too many {stored - wanted}"
             )
