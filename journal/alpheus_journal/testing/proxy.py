@@ -369,9 +369,8 @@ class TcpProxy:
         has_body = found.method != "HEAD" and status not in (204, 304)
         body = await _body(reader, headers, "") if has_body else b""
         if "chunked" in found.headers.get("transfer-encoding", "").lower():
-            await (
-                server.drop()
-            )  # versitygw may leave the end of such a body unread, and take it for the next request
+            # versitygw may leave the end of such a body unread, and take it for the next request.
+            await server.drop()
         return head, body
 
     # -- everything else

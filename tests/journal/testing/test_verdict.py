@@ -1,10 +1,11 @@
-"""The verdict on a simulated run reads expired versions in the archive."""
+"""The verdict on a simulated run reads expired versions in the archive, and finds what was deleted too early."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 
+import pytest
 from upkeep_lake import collect, expire, make_lake
 
 from alpheus_journal.format import Kind, ObjectName
@@ -16,7 +17,7 @@ from alpheus_journal.testing.models.catalog import model_of
 from alpheus_journal.testing.models.tables import Author, Meant, Row, small_tiers
 from alpheus_journal.testing.simulation.loop import Audit
 from alpheus_journal.testing.simulation.requests import Requests
-from alpheus_journal.testing.simulation.verdict import Rows
+from alpheus_journal.testing.simulation.verdict import Evidence, Rows
 
 
 class Small:
@@ -90,6 +91,16 @@ class Small:
             await rows.compare(event, archive.storage)
             before = after
 
+    def evidence(self) -> Evidence:
+        return Evidence(
+            asked={},
+            reads=(),
+            requests=self.requests,
+            audit=self.audit,
+            clock=self.lake.clock,
+            identities=self.lake.identities,
+        )
+
 
 async def test_rows_of_an_expired_version_are_read_in_the_archive() -> None:
     small = Small()
@@ -102,3 +113,18 @@ async def test_rows_of_an_expired_version_are_read_in_the_archive() -> None:
     await collect(small.journal, age=0)
     assert await small.memory.stat(segment) is None
     await small.judge_rows()
+    await small.evidence()._judge_deletions(await small.archive())
+
+
+@pytest.mark.parametrize("expires", [False, True])
+async def test_a_deletion_before_the_expiry_is_found_even_after_it(expires: bool) -> None:
+    small = Small()
+    await small.make()
+    segment = await small.merged_segment()
+    await small.audit.delete(segment)
+    await small.lake.commit(small.journal, DropTable(namespace=small.name.namespace, name=small.name.name))
+    await small.lake.commit(small.journal, small.lake.namespace("after"))
+    if expires:
+        await expire(small.journal)
+    with pytest.raises(AssertionError, match=f"deleted before it expired: {{'{segment}'}}"):
+        await small.evidence()._judge_deletions(await small.archive())

@@ -36,9 +36,7 @@ class Reachable:
             if not file.is_tombstone:
                 await self._mark_root(file)
                 await self._mark_actions(file, path)
-        for path in sorted(self._pins):  # what pins name themselves keeps nothing
-            self.files.add(path)
-            await self._mark_root(await self._node_file(path, root=True), pins=False)
+        await self._mark_pins()
         async for info in self._storage.list("lease/"):
             if leases:
                 self.files.add(info.path)
@@ -57,6 +55,19 @@ class Reachable:
         async for info in self._storage.list("manifest/"):
             if info.modified_at_millis >= uuid7_millis(transaction_id) - 121_000:
                 self.files.add(info.path)
+
+    async def find_of(self, slot: str) -> set[str]:
+        """Return the paths of what one version reaches, by the path of its slot."""
+        file = await self._node_file(slot, root=True)
+        await self._mark_root(file)
+        await self._mark_actions(file, slot)
+        await self._mark_pins()
+        return self.files
+
+    async def _mark_pins(self) -> None:
+        for path in sorted(self._pins):  # what pins name themselves keeps nothing
+            self.files.add(path)
+            await self._mark_root(await self._node_file(path, root=True), pins=False)
 
     async def _read(self, path: str) -> bytes:
         return await self._storage.read(path, size_max=_SIZE_MAX)

@@ -501,6 +501,8 @@ class Audit(Storage):
         self.violations: list[str] = []
         self.expired = 0
         """The versions below this one have tombstones."""
+        self.deleted: dict[str, int] = {}
+        """The paths that were deleted, and `expired` at the first deletion of each."""
         self._expired_before: list[int] = []  # for each slot in order: `expired` when it was filled
         self._written: dict[str, bytes] = {}
 
@@ -550,6 +552,7 @@ class Audit(Storage):
     async def delete(self, path: str) -> None:
         if path.startswith("vn/") and path not in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
             self.violations.append(f"{path} was deleted")
+        self.deleted.setdefault(path, self.expired)
         await self.inner.delete(path)
 
     async def delete_many(self, paths: Sequence[str]) -> None:

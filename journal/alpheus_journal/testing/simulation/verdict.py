@@ -35,6 +35,7 @@ from alpheus_journal.model.operations import (
 )
 from alpheus_journal.storage import Storage
 from alpheus_journal.testing.models.catalog import Model, ModelTable, ModelTag, model_of
+from alpheus_journal.testing.models.reachable import Reachable
 from alpheus_journal.testing.models.tables import Meant, Row
 from alpheus_journal.testing.simulation.history import (
     LINEARIZABLE_CLIENTS_MAX,
@@ -123,6 +124,7 @@ class Evidence:
         stored = await self._open(store)
         await self._judge_store(stored)
         archive = await self._open(await self._audit.archive())
+        await self._judge_deletions(archive)
         log = [await archive.event(version) for version in range(archive.head.version + 1)]
         self._judge_answers(log)
         self._judge_keys(log)
@@ -165,6 +167,14 @@ class Evidence:
                 refusal = error
             assert refusal is not None, f"version {expired - 1} has a tombstone and is read"
             assert refusal.oldest == expired
+
+    async def _judge_deletions(self, archive: Journal) -> None:
+        """Check that nothing was deleted that a version reaches which was kept then or was committed later."""
+        for version, slot in enumerate(self._audit.slots):
+            deleted = {path for path, expired in self._audit.deleted.items() if expired <= version}
+            if deleted:
+                lost = deleted & await Reachable(archive.storage, archive.keys).find_of(slot)
+                assert not lost, f"version {version} reaches what was deleted before it expired: {lost}"
 
     async def _judge_tags(self, journal: Journal, last: Model, past: Mapping[int, Model]) -> None:
         """Check that each tag reads as its version was, also where the version has expired."""
