@@ -28,6 +28,7 @@ from alpheus_journal.errors import (
     Exhausted,
     Expired,
     InvalidInput,
+    NotFound,
     OutcomeUnknown,
     Unavailable,
 )
@@ -305,6 +306,11 @@ class World:
                 pass
             except Expired as error:
                 self._must_be_gone(min([begin, *past]), error)
+            except NotFound as error:
+                # Authors hold no leases, so files of a version that they know may go once it has expired.
+                if error.kind != "no_file":
+                    raise
+                self._must_be_gone(min([begin, *past]), error)
             if found is not None:
                 return found
         return await self.requests.transaction(model, begin, past)
@@ -508,8 +514,8 @@ class World:
             )
         )
 
-    def _must_be_gone(self, version: int, error: Expired) -> None:
-        """Check that a version reported as expired has expired."""
+    def _must_be_gone(self, version: int, error: AlpheusError) -> None:
+        """Check that a version reported as expired, or without its files, has expired."""
         assert version < self.audit.expired, f"{self.audit.expired} is kept, {version} needed: {error!r}"
 
     # --- the end
