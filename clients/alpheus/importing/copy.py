@@ -193,19 +193,19 @@ async def _begin(session: Session, request: ImportRequest, terms: TransactionTer
     }
     properties = terms.properties | {_PREFIX + word: text for word, text in said.items()}
     message = terms.message or f"import {source.format} {source.location}"[:1000]
-    tx = AsyncTransaction(session, msgspec.structs.replace(terms, properties=properties, message=message))
-    await tx.__aenter__()
-    if request.append:
-        table = await tx.core.table(request.name)
-        _check_fit(source, table)
-    else:
-        by = source.partition_by if request.partition_by is None else request.partition_by
-        step = CreateTableStep(
-            request.name, source.schema, None, {}, False, partition_by=by, sort_by=request.sort_by
-        )
-        await step.run(tx.core)
-    await tx.core.hold_lease()
-    return await tx.save()
+    terms = msgspec.structs.replace(terms, properties=properties, message=message)
+    async with AsyncTransaction(session, terms) as tx:  # an error on the way ends its lease
+        if request.append:
+            table = await tx.core.table(request.name)
+            _check_fit(source, table)
+        else:
+            by = source.partition_by if request.partition_by is None else request.partition_by
+            step = CreateTableStep(
+                request.name, source.schema, None, {}, False, partition_by=by, sort_by=request.sort_by
+            )
+            await step.run(tx.core)
+        await tx.core.hold_lease()
+        return await tx.save()
 
 
 def _check_fit(source: Source, table: TableDef) -> None:

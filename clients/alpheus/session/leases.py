@@ -220,16 +220,20 @@ class LeasedVersion:
 
 
 class WriterLease:
-    """Keeps the files of one transaction until its commit (FORMAT.md, "Leases of writers"). `release` ends the lease,
-    as does the end of the session; `leave` leaves its file. An object belongs to one event loop."""
+    """Keeps the files of one transaction until its commit (FORMAT.md, "Leases of writers"). `release` ends the lease
+    and deletes its file; `leave` leaves the file. The end of the session does one or the other (`must_stay`). An object
+    belongs to one event loop."""
 
-    def __init__(self, session: Session, held: HeldLease) -> None:
+    def __init__(self, session: Session, held: HeldLease, *, must_stay: bool = False) -> None:
+        self.must_stay = must_stay
+        """Whether the file outlives an end without an outcome: a commit that was sent may still succeed, or another
+        process may hold the lease."""
         self._session = session
         self._held = held
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._releasing: asyncio.Task[None] | None = None
-        session.join(self.release)
+        self._ending: asyncio.Task[None] | None = None
+        session.join(self.end)
         self._renewing = _start_renewing(session, held, asyncio.Lock())
 
     @property
@@ -245,19 +249,26 @@ class WriterLease:
         """Stop renewing the lease. Its file stays: the transaction may commit yet, perhaps by another process."""
         self._renewing.cancel()
         self._held.leave()
-        self._session.leave(self.release)
+        self._session.leave(self.end)
 
     async def release(self) -> None:
         """Delete the lease, because the transaction has committed, or never can. Idempotent."""
         self._renewing.cancel()
         await self._held.release()
-        self._session.leave(self.release)
+        self._session.leave(self.end)
 
-    def release_soon(self) -> None:
-        """Release the lease in the background. May be called from any thread. Does nothing in a forked process."""
+    async def end(self) -> None:
+        """End the lease of a transaction that was given up. Its file goes, unless it must stay. Idempotent."""
+        if self.must_stay:
+            self.leave()
+        else:
+            await self.release()
+
+    def end_soon(self) -> None:
+        """End the lease in the background. May be called from any thread. Does nothing in a forked process."""
 
         def start() -> None:
-            self._releasing = asyncio.create_task(self.release(), name=f"release {self.path}")
+            self._ending = asyncio.create_task(self.end(), name=f"end {self.path}")
 
         if self._pid == os.getpid() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(start)
@@ -303,7 +314,7 @@ async def take_over_lease(session: Session, transaction_id: str, path: str) -> W
     """Hold the lease that another process left with the transaction that it saved. Return None when it is gone."""
     storage = await session.storage()
     held = await session.call("take over a lease", lambda: leases.take_over(storage, path, transaction_id))
-    return None if held is None else WriterLease(session, held)
+    return None if held is None else WriterLease(session, held, must_stay=True)
 
 
 async def _check_uncollected(session: Session, transaction_id: str) -> None:

@@ -167,9 +167,15 @@ class TransactionCore(Reads):
             if self.lease is None and self.repeats is None:
                 is_fresh = not self.terms.id or self.terms.is_fresh
                 has_files = self._has_uploaded or bool(tables_written(self.operations))
-                self.lease = await lease_transaction(
+                lease = await lease_transaction(
                     self.session, self.id, begun.version, is_first=is_fresh and not has_files
                 )
+                if (
+                    self.state != "open"
+                ):  # the transaction was ended meanwhile, and nothing else would end the lease
+                    await lease.release()
+                    self.check_open()
+                self.lease = lease
 
     async def take_over_lease(self, path: str) -> None:
         """Hold the lease that another process left with this transaction. Without it, when it is gone, the commit is
@@ -190,13 +196,17 @@ class TransactionCore(Reads):
         elif lease is not None:
             lease.leave()
 
+    def hand_over_lease(self) -> None:
+        """Note that the lease is about to be named to another process, in a commit or a saved transaction. From now on
+        only a known outcome deletes its file: without it, a collection could delete files of a commit in flight."""
+        if self.lease is not None:
+            self.lease.must_stay = True
+
     def abandon_lease(self) -> None:
-        """End the lease in the background; see `end_lease`. A saved transaction may be resumed with it."""
+        """End the lease in the background. Its file stays where it was handed over."""
         lease, self.lease = self.lease, None
-        if lease is not None and self.terms.saved:
-            lease.leave()
-        elif lease is not None:
-            lease.release_soon()
+        if lease is not None:
+            lease.end_soon()
 
     # -- reading
 

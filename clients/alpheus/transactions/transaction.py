@@ -185,6 +185,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
             await self.core.end_lease(is_over=not self._is_saved)
             return None
         is_over = False
+        self.core.hand_over_lease()
         try:
             committed = await self._session.commit(self.core.transaction())
             is_over = True
@@ -212,6 +213,7 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
         it again; the last save wins. The first process that commits or discards it decides its outcome.
         """
         self.core.check_open()
+        self.core.hand_over_lease()
         await self._session.save_transaction(self.core.transaction())
         self.core.state = "over"
         await self.core.end_lease(is_over=False)

@@ -18,9 +18,10 @@ from alpheus.importing import copy
 from alpheus.importing.results import ImportProgress
 from alpheus.models import Collection
 from alpheus.session.leases import lease_transaction
+from alpheus_journal import failpoints
 from alpheus_journal.collect import collection
 from alpheus_journal.collect.store_time import read_store_time
-from alpheus_journal.errors import Conflict, Expired, OutcomeUnknown
+from alpheus_journal.errors import Conflict, Expired, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus_journal.testing import raises
 
 LATER_MILLIS = 5_000
@@ -259,3 +260,113 @@ async def test_a_writers_lease_is_renewed(catalog: AsyncCatalog) -> None:
     await lease.release()
     await lease.release()
     assert await paths_of(catalog, "lease/") == []
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+@pytest.mark.parametrize("how", ["abandon", "close"])
+async def test_a_lease_outlives_its_holder_while_a_commit_is_in_flight(
+    catalog: AsyncCatalog, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection that finds the lease gone takes the commit for one that it can see."""
+    other = await alpheus.aio.connect(catalog.url)
+    sent, answered = asyncio.Event(), asyncio.Event()
+
+    async def wait(transaction: object) -> None:
+        sent.set()
+        await answered.wait()
+        raise OutcomeUnknown("lost", transaction_id=tx.id)
+
+    monkeypatch.setattr(session_of(other), "commit", wait)
+    tx = other.transaction()
+    await tx.__aenter__()
+    await tx.core.hold_lease()
+    await tx.append("a.t", ROWS)
+    committing = asyncio.create_task(tx.commit())
+    await sent.wait()
+    if how == "abandon":
+        tx.abandon()
+        await asyncio.sleep(0.1)
+    else:
+        await other.close()
+    assert len(await paths_of(catalog, "lease/")) == 1
+    answered.set()
+    await raises(OutcomeUnknown, committing)
+    assert len(await paths_of(catalog, "lease/")) == 1
+    await other.close()
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+async def test_a_commit_that_loses_its_lease_in_flight_would_lose_its_files(catalog: AsyncCatalog) -> None:
+    """A block of work is repeated while a collection commits its fence, and is abandoned while its commit is sent."""
+    id = session_of(catalog).identities.uuid7()
+    killed = catalog.transaction(id=id)
+    await killed.__aenter__()
+    await killed.append("a.t", ROWS)
+    try:
+        fence, fenced = failpoints.arm("commit.staged", "pause"), failpoints.arm("collect.fenced", "pause")
+        other = await alpheus.aio.connect(catalog.url)
+        collecting = asyncio.create_task(collect(other))
+        await fence.wait_for_hit()  # the marks before the fence are made
+        tx = catalog.transaction(id=id)
+        await tx.__aenter__()
+        await tx.core.hold_lease()
+        await tx.append("a.t", ROWS)
+        fence.release()
+        await fenced.wait_for_hit()
+        staged = failpoints.arm("commit.staged", "pause")
+        committing = asyncio.create_task(tx.commit())
+        await staged.wait_for_hit()
+        tx.abandon()
+        await asyncio.sleep(0.1)
+        fenced.release()
+        await collecting
+        staged.release()
+        await committing
+    finally:
+        failpoints.disarm()
+    assert await count_rows(catalog) == 3
+    await other.close()
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+async def test_a_process_that_ends_leaves_the_lease_of_a_saved_transaction_to_others(
+    catalog: AsyncCatalog,
+) -> None:
+    async with catalog.transaction() as tx:
+        await tx.core.hold_lease()
+        await tx.append("a.t", ROWS)
+        await tx.save()
+    async with catalog.resume(tx.id):
+        other = await alpheus.aio.connect(catalog.url)
+        await other.resume(tx.id).__aenter__()
+        await other.close()
+        assert len(await paths_of(catalog, "lease/")) == 1
+    assert await paths_of(catalog, "lease/") == []
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+async def test_no_lease_is_held_for_a_transaction_that_ended_meanwhile(catalog: AsyncCatalog) -> None:
+    tx = catalog.transaction()
+    await tx.__aenter__()
+    with failpoints.armed("lease.written", "pause") as written:
+        holding = asyncio.create_task(tx.core.hold_lease())
+        await written.wait_for_hit()
+        tx.abandon()
+        written.release()
+        error = await raises(InvalidInput, holding)
+    assert "is over" in error.message
+    assert await paths_of(catalog, "lease/") == []
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+async def test_an_import_that_cannot_be_saved_renews_no_lease(
+    catalog: AsyncCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(transaction: object) -> None:
+        raise Unavailable("lost")
+
+    source = await make_source(tmp_path)
+    monkeypatch.setattr(session_of(catalog), "save_transaction", lose)
+    await raises(Unavailable, catalog.import_table("a.new", str(source), "parquet"))
+    await asyncio.sleep(0.1)
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("renew lease/")]
