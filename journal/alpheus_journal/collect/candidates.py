@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alpheus_journal import format as fmt
-from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import Exhausted
-from alpheus_journal.log.leases import ID_AHEAD_MILLIS_MAX, RESOLUTION_MILLIS
+from alpheus_journal.log.leases import segments_kept_since
 from alpheus_journal.model.answers import FileTotals
 
 PATHS_SIZE_BYTES_MAX = 4 << 20
@@ -88,7 +87,7 @@ class FoundFiles:
             await asyncio.to_thread(self._write, bytes(self._paths))
         except OSError as error:
             raise Exhausted(
-                f"cannot write the list of files below {tempfile.gettempdir()}: {error.strerror}",
+                f"cannot write the list of files to the folder for temporary files: {error}",
                 kind="no_space",
                 hint="free space, or name another folder in TMPDIR: about 150 bytes for each file are needed",
             ) from error
@@ -99,6 +98,7 @@ class FoundFiles:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115
             self._release = weakref.finalize(self, self._file.close)
         self._file.write(data)
+        self._file.flush()  # a full disk is an error here, and not at a later read
 
     async def seal(self) -> None:
         """End the adding."""
@@ -228,7 +228,7 @@ class Candidates:
         ids = set(transaction_ids)
         if not ids:
             return
-        made_at = min(map(uuid7_millis, ids)) - ID_AHEAD_MILLIS_MAX - RESOLUTION_MILLIS
+        made_at = min(map(segments_kept_since, ids))
         for files in (self.own, *self.rooted.values()):
             self._count_kept(await files.keep_uploads(ids, made_at), by)
 

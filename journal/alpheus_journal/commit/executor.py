@@ -110,9 +110,13 @@ class Executor:
         await self._fetch_begun(workspace, base, transaction)
         if segments:
             collected_before = (await base.catalog_definition()).collected_before_millis
+            segments_since = 0
             if transaction.lease_path and leases.is_too_old(transaction.id, collected_before):
-                collected_before = 0  # `References` found that the lease keeps the files, whatever their age
-            await self._segments.fetch_brought(workspace, segments, transaction, collected_before)
+                # `References` found that the lease keeps the data files, whatever their age, and these segments.
+                collected_before, segments_since = 0, leases.segments_kept_since(transaction.id)
+            await self._segments.fetch_brought(
+                workspace, segments, transaction, collected_before, segments_since
+            )
         if len(transaction.operations) > 1:  # read together, not one by one as operations need them
             expected = find_expected_segments(workspace, transaction.operations)
             if expected:

@@ -61,11 +61,13 @@ class SegmentReader:
         segments: Sequence[Segment],
         transaction: Transaction,
         collected_before_millis: int,
+        segments_since_millis: int = 0,
     ) -> None:
         """Read the manifest segments that a transaction brings, and check that the data files that it adds exist.
 
         Raises InvalidInput (`bad_data`) for a segment or data file that differs from what the transaction announces,
-        and Expired (`upload_expired`) for a data file that a collection may delete.
+        and Expired (`upload_expired`) for a data file that a collection may delete, and for a segment that the
+        transaction's lease does not keep, because it is older than `segments_since_millis`.
         """
         tables: dict[str, str] = {}
         own_roots = {o.data_root for o in transaction.operations if isinstance(o, CreateNamespace)}
@@ -80,6 +82,8 @@ class SegmentReader:
                 adds.update((segment.path, operation.data_root) for segment in coming)
         for batch in _batches(segments):
             contents = await self._read_brought(batch, tables)
+            if segments_since_millis:
+                await self._check_kept(batch, segments_since_millis)
             looked_for: dict[str, list[str]] = {}
             for segment, content in zip(batch, contents, strict=True):
                 if segment.path in adds:
@@ -109,6 +113,18 @@ class SegmentReader:
                 workspace.add_segment(segment.path, content)
                 if segment.path in adds:
                     self.remember(segment, content.batch)
+
+    async def _check_kept(self, segments: Sequence[Segment], since_millis: int) -> None:
+        for path, info in (await self._storage.stat_many([s.path for s in segments])).items():
+            if info is None or info.modified_at_millis < since_millis:
+                raise Expired(
+                    f"manifest segment {path} was written before {time_text(since_millis)}, although by the time in its"
+                    " id the transaction began later; so its lease does not keep the segment from collections",
+                    kind="upload_expired",
+                    path=path,
+                    hint="set the clock of the machine that made the id; then begin a new transaction, and write its"
+                    " files again",
+                )
 
     async def _read_brought(self, segments: Sequence[Segment], tables: Mapping[str, str]) -> list[Content]:
         """Return the contents of the segments. `tables` has the table's id by the segment's path."""

@@ -85,6 +85,12 @@ def is_too_old(transaction_id: str, cutoff_millis: int) -> bool:
     return cutoff_millis > 0 and uuid7_millis(transaction_id) < cutoff_millis + ID_AHEAD_MILLIS_MAX
 
 
+def segments_kept_since(transaction_id: str) -> int:
+    """Return the time by the store since when a lease of the transaction keeps all manifest segments. Their names tell
+    no owner; the transaction's own are younger, unless a clock was far ahead when the id was made."""
+    return uuid7_millis(transaction_id) - ID_AHEAD_MILLIS_MAX - RESOLUTION_MILLIS
+
+
 def binding_millis(lease_millis: int) -> int:
     """Return how long a lease binds collectors after its file was modified: longer than its holder regards it as
     held."""

@@ -104,3 +104,12 @@ async def test_no_space_for_paths_is_an_error_with_a_hint(monkeypatch: pytest.Mo
     monkeypatch.setattr(candidates, "PATHS_SIZE_BYTES_MAX", 10)
     error = await raises(Exhausted, make_list(make_paths(random.Random(1), 1)), kind="no_space")
     assert "TMPDIR" in error.hint
+
+
+async def test_no_folder_for_temporary_files_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nonexistent"])
+    monkeypatch.setattr(candidates, "PATHS_SIZE_BYTES_MAX", 10)
+    error = await raises(Exhausted, make_list(make_paths(random.Random(1), 1)), kind="no_space")
+    assert "TMPDIR" in error.hint
+    assert "/nonexistent" in error.message

@@ -21,6 +21,7 @@ from upkeep_lake import (
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
+from alpheus_journal.clock import make_uuid7
 from alpheus_journal.errors import Expired, InvalidInput
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
@@ -434,3 +435,25 @@ async def test_saved_transactions_name_their_lease() -> None:
     await taken.release()
     assert await leases.take_over(lake.storage, writer.held.path, writer.transaction.id) is None
     await journal.close()
+
+
+async def test_a_lease_keeps_no_segment_that_is_older_than_the_id_of_its_transaction() -> None:
+    """The clock that made the id was an hour ahead. A collection may delete the segment once it has read the slots."""
+    lake = make_lake()
+    journal = await make_table(lake)
+    writer = Writer(lake, journal)
+    ahead = make_uuid7(lake.clock.millis + HOUR_MILLIS, 1)
+    writer.transaction = msgspec.structs.replace(writer.transaction, id=ahead)
+    await (await writer.take_lease()).upload()
+    await later(lake, 2 * HOUR_MILLIS, writer)
+    with failpoints.armed("collect.marked", "pause") as marked:
+        collecting = asyncio.create_task(fence(lake, journal))
+        await marked.wait_for_hit()
+        other = await lake.open()
+        error = await raises(Expired, writer.commit(other), kind="upload_expired")
+        assert "clock" in error.hint
+        marked.release()
+        assert (await collecting).deleted["manifest"].files == 1
+    await check(journal)
+    await journal.close()
+    await other.close()
