@@ -384,6 +384,8 @@ class Session:
         retry = self.retry_policy.start()
         doubt: OutcomeUnknown | None = None
         while True:
+            if self._closed and doubt is not None:
+                raise doubt  # an earlier request may have been applied
             self.check_open()
             limit = asyncio.timeout(retry.remaining)
             error: AlpheusError
