@@ -109,7 +109,7 @@ class Leasing:
                 ),
             )
         except (Denied, Unavailable, InvalidInput) as error:
-            if wanted is not None or not _is_unwritable(error):
+            if wanted is not None or not is_unwritable(error):
                 raise
             self._warn(error)
             return None
@@ -135,7 +135,8 @@ def _cut_holder(holder: str) -> str:
     return holder.encode("utf-8", "replace")[: leases.HOLDER_SIZE_BYTES_MAX].decode("utf-8", "ignore")
 
 
-def _is_unwritable(error: AlpheusError) -> bool:
+def is_unwritable(error: AlpheusError) -> bool:
+    """Return whether an error says that this client may not write the catalog's storage."""
     return isinstance(error, Denied) or error.kind in ("storage_read_only", "storage_unreachable")
 
 
@@ -311,7 +312,10 @@ async def lease_transaction(
 
 
 async def take_over_lease(session: Session, transaction_id: str, path: str) -> WriterLease | None:
-    """Hold the lease that another process left with the transaction that it saved. Return None when it is gone."""
+    """Hold the lease that another process left with the transaction that it saved. Return None when it is gone.
+
+    Raises the errors of a store that cannot be written; see `is_unwritable`.
+    """
     storage = await session.storage()
     held = await session.call("take over a lease", lambda: leases.take_over(storage, path, transaction_id))
     return None if held is None else WriterLease(session, held, must_stay=True)

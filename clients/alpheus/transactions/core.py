@@ -14,13 +14,13 @@ import msgspec
 
 from alpheus.rows.file_reader import ListedFile, list_files
 from alpheus.rows.repeating import RepeatableIdentities
-from alpheus.session.leases import WriterLease, lease_transaction, take_over_lease
+from alpheus.session.leases import WriterLease, is_unwritable, lease_transaction, take_over_lease
 from alpheus.session.reads import Reads
 from alpheus.session.session import Session
 from alpheus.transactions.terms import TransactionTerms
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
-from alpheus_journal.errors import Expired, InvalidInput, NotFound
+from alpheus_journal.errors import Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.execute.execute import tables_written
 from alpheus_journal.execute.overlay import Overlay
 from alpheus_journal.format import Kind, ObjectName
@@ -65,6 +65,8 @@ class TransactionCore(Reads):
         self._base_sequences: dict[str, int] = {}  # by table id
         self._past: dict[int, answers.At] = {}  # how to read the versions that were asked for
         self.lease: WriterLease | None = None
+        self._left_lease_path = ""
+        """The path of a lease that another process left, and that this one cannot renew."""
         self._leasing = asyncio.Lock()
         self._has_uploaded = False
         self._chosen: dict[int, answers.At] = {}  # the same for parts of versions, by tags of chosen objects
@@ -154,7 +156,7 @@ class TransactionCore(Reads):
             reads=tuple(self._read) if self.terms.serializable else (),
             key=self.terms.key,
             writer=self.terms.writer,
-            lease_path="" if self.lease is None else self.lease.path,
+            lease_path=self._left_lease_path if self.lease is None else self.lease.path,
         )
 
     # -- its files
@@ -179,8 +181,14 @@ class TransactionCore(Reads):
 
     async def take_over_lease(self, path: str) -> None:
         """Hold the lease that another process left with this transaction. Without it, when it is gone, the commit is
-        judged by the age of the files."""
-        self.lease = await take_over_lease(self.session, self.id, path)
+        judged by the age of the files. A client of a daemon that may not write the storage names the lease in its
+        commit and renews nothing."""
+        try:
+            self.lease = await take_over_lease(self.session, self.id, path)
+        except (Denied, Unavailable, InvalidInput) as error:
+            if not is_unwritable(error):
+                raise
+            self._left_lease_path = path
 
     def note_upload(self) -> None:
         """Note that a file of this transaction is about to be uploaded. A lease that is taken later covers earlier

@@ -21,7 +21,17 @@ from alpheus.session.leases import lease_transaction
 from alpheus_journal import failpoints
 from alpheus_journal.collect import collection
 from alpheus_journal.collect.store_time import read_store_time
-from alpheus_journal.errors import Conflict, Expired, InvalidInput, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import (
+    AlpheusError,
+    Conflict,
+    Denied,
+    Expired,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
+from alpheus_journal.model.answers import Committed
+from alpheus_journal.model.operations import Transaction
 from alpheus_journal.testing import raises
 
 LATER_MILLIS = 5_000
@@ -370,3 +380,48 @@ async def test_an_import_that_cannot_be_saved_renews_no_lease(
     await raises(Unavailable, catalog.import_table("a.new", str(source), "parquet"))
     await asyncio.sleep(0.1)
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("renew lease/")]
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+@pytest.mark.parametrize(
+    "error", [InvalidInput("no", kind="storage_unreachable"), Denied("no")], ids=["unreachable", "denied"]
+)
+async def test_a_client_that_cannot_write_the_storage_commits_a_saved_transaction(
+    catalog: AsyncCatalog, error: AlpheusError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its daemon can, and reads the lease."""
+
+    async def refuse() -> None:
+        raise error
+
+    async with catalog.transaction() as tx:
+        await tx.core.hold_lease()
+        await tx.append("a.t", ROWS)
+        await tx.save()
+    await collect(catalog)
+    other = await alpheus.aio.connect(catalog.url)
+    monkeypatch.setattr(session_of(other), "storage", refuse)
+    async with other.resume(tx.id) as again:
+        assert again.core.lease is None
+    assert await count_rows(catalog) == 3
+    await other.close()
+
+
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+async def test_a_catalog_that_is_closed_does_not_deny_a_commit_in_doubt(
+    catalog: AsyncCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await alpheus.aio.connect(catalog.url)
+    access, lost = session_of(other).access, asyncio.Event()
+    commit = access.commit
+
+    async def lose(transaction: Transaction) -> Committed:
+        await commit(transaction)
+        lost.set()
+        raise OutcomeUnknown("lost", transaction_id=transaction.id)
+
+    monkeypatch.setattr(access, "commit", lose)
+    creating = asyncio.create_task(other.create_namespace("b"))
+    await lost.wait()
+    await other.close()
+    await raises(OutcomeUnknown, creating)
