@@ -27,6 +27,7 @@ from alpheus_journal.log import leases
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import Found, leases_in
 from alpheus_journal.log.pins import read_pin
+from alpheus_journal.log.times import time_text
 from alpheus_journal.model.answers import Collection, Committed, FileTotals
 from alpheus_journal.model.expiry_rules import MINIMUM_AGE_MILLIS_DEFAULT, check_minimum_age
 from alpheus_journal.model.operations import DISREGARDED_MAX, FenceCollection, Transaction
@@ -333,6 +334,10 @@ class _Run:
                 continue
             self.candidates.keep((found.path,), "leases")
             if found.damage is not None:
+                found.damage.hint = found.damage.hint or (
+                    f"it may keep any file, so nothing is deleted until {time_text(found.binds_until_millis)}; delete"
+                    " it earlier if no reader or writer holds it"
+                )
                 raise found.damage
             assert found.lease is not None
             await reach.add_copy(found.lease.copy, "leases")

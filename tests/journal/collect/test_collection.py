@@ -570,8 +570,9 @@ async def test_where_something_cannot_be_read_nothing_is_deleted(damage: str, mi
     if damage == "lease" and missing:
         await collect(fresh)  # a lease that is not there holds nothing
     else:
-        await raises(Corrupt, collect(fresh))
+        error = await raises(Corrupt, collect(fresh))
         assert await files_of(lake) >= before - set(paths)
+        assert ("if no reader or writer holds it" in error.hint) == (damage == "lease")
     await fresh.close()
     await journal.close()
 
