@@ -117,6 +117,9 @@ class TagUpkeep:
         if not await self._has_tags():
             return False
         begin = self._journal.head.version
+        (there,) = (await self._journal.load(begin, [fmt.tag_name(name)])).objects
+        if there is not None:
+            return False  # a person's, or a damaged one: a pin for it would be for nothing
         try:
             found = await self._journal.resolve(Timestamp((moment - _EPOCH) // timedelta(milliseconds=1)))
             pin = await self._journal.create_pin(found.version)

@@ -249,3 +249,20 @@ async def test_maintenance_counts_the_upkeep_of_tags() -> None:
     await maintenance.step()
     assert list(await kept.tags()) == ["hourly-2026-11-23T12"]
     assert {job.name: job.done_count for job in maintenance.jobs}["tags"] == 1
+
+
+async def test_a_tag_that_a_person_replaced_keeps_its_name_and_costs_nothing() -> None:
+    """It has no property of the rule any more, so its period seems to lack a tag."""
+    kept = await Kept.make("hourly keep=1")
+    await kept.let_pass(2)
+    (name,) = await kept.tags()
+    pin = await kept.journal.create_pin(None)
+    await kept.lake.commit(kept.journal, ReplaceTag(name=name, **pin.tag_fields))
+    head, files = kept.journal.head.version, len(await listed(kept.lake.storage, ""))
+    for _ in range(3):
+        kept.lake.clock.millis += 60_000
+        await kept.upkeep.work()
+    assert kept.journal.head.version == head
+    assert len(await listed(kept.lake.storage, "")) == files, "no pin that no tag names"
+    await kept.let_pass(2)
+    assert name in await kept.tags(), "it is not the rule's"
