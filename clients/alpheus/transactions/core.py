@@ -69,7 +69,8 @@ class TransactionCore(Reads):
         """The path of a lease that another process left, and that this one cannot renew."""
         self._leasing = asyncio.Lock()
         self._has_uploaded = False
-        self._chosen: dict[int, answers.At] = {}  # the same for parts of versions, by tags of chosen objects
+        # The same for objects, and for namespaces with everything in them (no name), of tags of chosen objects.
+        self._chosen: dict[tuple[int, str, str], answers.At] = {}
 
     # -- where it stands
 
@@ -268,7 +269,7 @@ class TransactionCore(Reads):
             return found.version
         assert isinstance(at, answers.Tag)
         version = await self._chosen_version(at.name, name)
-        self._chosen.setdefault(version, found.reference)
+        self._chosen[version, name.namespace, name.name] = found.reference
         return version
 
     async def load_past(
@@ -279,10 +280,16 @@ class TransactionCore(Reads):
         try:
             return (await self.session.load(at, names)).objects
         except Expired:
-            chosen = self._chosen.get(version) if isinstance(version, int) else None
-            if chosen is None:
-                raise
-            return (await self.session.load(chosen, names)).objects
+            parts: dict[answers.At, list[ObjectName]] = {}
+            for name in names:
+                chosen = None if isinstance(version, answers.Tag) else self._find_chosen(version, name)
+                if chosen is None:
+                    raise
+                parts.setdefault(chosen, []).append(name)
+            found: dict[ObjectName, StoredObject | None] = {}
+            for chosen, part in parts.items():
+                found.update(zip(part, (await self.session.load(chosen, part)).objects, strict=True))
+            return [found[name] for name in names]
 
     async def base_sequence(self, name: ObjectName, table: TableDef) -> int:
         """Return the newest sequence of the table that this transaction saw and did not write itself
@@ -298,6 +305,11 @@ class TransactionCore(Reads):
             found = begun.sequence if same and isinstance(begun, TableDef) else 0
             self._base_sequences[table.id] = found
         return found
+
+    def _find_chosen(self, version: int, name: ObjectName) -> answers.At | None:
+        """Return the tag of chosen objects that has an object of a version, as `past_version` found it."""
+        whole = self._chosen.get((version, name.namespace, ""))
+        return self._chosen.get((version, name.namespace, name.name), whole)
 
     async def _chosen_version(self, tag_name: str, name: ObjectName) -> int:
         (stored,) = (await self.session.load(None, [fmt.tag_name(tag_name)])).objects
@@ -381,7 +393,7 @@ class TransactionCore(Reads):
     async def _page_past(
         self, at: answers.At, kind: Kind, *, namespace: str, prefix: str, limit: int, after: str
     ) -> Page:
-        chosen = self._chosen.get(at) if isinstance(at, int) else None
+        chosen = self._chosen.get((at, namespace, "")) if isinstance(at, int) else None
         if isinstance(at, int):
             at = self._past.get(at, at)
 

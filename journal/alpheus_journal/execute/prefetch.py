@@ -272,16 +272,31 @@ async def _fetch_past(
 ) -> None:
     for version in dict.fromkeys(version for version, _ in past):
         names = [name for at, name in past if at == version]
-        source = await _at(history, version, names[0])
         for start in range(0, len(names), FETCHED_AT_ONCE_MAX):
             part = names[start : start + FETCHED_AT_ONCE_MAX]
-            for name, stored in zip(part, await source.load(part), strict=True):
+            for name, stored in zip(part, await _load_past(history, version, part), strict=True):
                 base.add_past(version, name, stored)
             await _decode_ahead(base, len(names), part, partial(base.past, version))
     for version, namespace in inside:
         source = await _at(history, version, fmt.namespace_name(namespace))
         children = await children_of(namespace, CHILDREN_MAX + 1, source.names)
         base.add_past_children(version, namespace, children)
+
+
+async def _load_past(
+    history: History, version: int, names: Sequence[ObjectName]
+) -> Sequence[StoredObject | None]:
+    """Load objects of a version. Once it has expired, several tags may have one object each."""
+    found: list[StoredObject | None] = []
+    while True:
+        rest = names[len(found) :]
+        source = await _at(history, version, rest[0])
+        try:
+            return found + list(await source.load(rest))
+        except Expired:
+            if len(rest) == 1:
+                raise
+            found += await source.load(rest[:1])
 
 
 async def _fetch_undropped(base: Workspace, top: Workspace, operation: Undrop, history: History) -> None:

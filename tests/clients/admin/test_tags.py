@@ -406,6 +406,28 @@ def test_chosen_objects_of_expired_versions_come_back(lake_url: str) -> None:
         assert [found.message for found in catalog.admin.check().findings] == []
 
 
+def test_one_transaction_restores_by_two_tags_of_one_version(lake_url: str) -> None:
+    """Each of the tags has one of the tables at that version, and a third table is there at another version."""
+    with alpheus.connect(lake_url, create=True) as catalog:
+        catalog.create_namespace("a")
+        for name in ("a.t", "a.u", "a.w"):
+            catalog.create_table(name, ROWS)
+        first = catalog.version()
+        catalog.append("a.w", ROWS)
+        catalog.tags.create("t", at=first, only=["a.t"])
+        catalog.tags.create("u", only={"a.u": first, "a.w": None})
+        for name in ("a.t", "a.u", "a.w"):
+            catalog.delete(name, where="TRUE")
+        catalog.admin.expire(keep=1, older_than=timedelta(0))
+        with catalog.transaction() as tx:
+            tx.restore_table("a.t", at="t")
+            tx.restore_table("a.u", at="u")
+            with pytest.raises(Expired):
+                tx.restore_table("a.w", at=first)
+        assert catalog.read("a.t") == catalog.read("a.u") == ROWS
+        assert catalog.read("a.w").num_rows == 0
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
