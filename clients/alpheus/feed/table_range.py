@@ -30,10 +30,11 @@ def range_of(catalog: Catalog, name: Name, after: When, until: When) -> TableRan
     """Return the range that a user named. `after` None means since the table was created, `until` None means the head.
 
     Raises NotFound (`no_version`, `no_table`), Expired with the oldest version, and InvalidInput (`bad_argument` for a
-    range that ends before it begins, `table_replaced` when another table had the name at `after`).
+    range that ends before it begins, `table_replaced` when another table had the name at `after`, `bad_version` for a
+    tag of chosen objects).
     """
-    last = catalog.at(until)
-    first = None if after is None else catalog.at(after)
+    last = open_whole(catalog, until)
+    first = None if after is None else open_whole(catalog, after)
     if first is not None and first.version > last.version:  # say this even where the table does not exist
         raise InvalidInput(
             f"the range is reversed: after={after!r} is version {first.version}, until={until!r} is the earlier"
@@ -50,6 +51,20 @@ def range_of(catalog: Catalog, name: Name, after: When, until: When) -> TableRan
     former = name_at(catalog, table.full_name, first.version, last.version)
     exists = check_same_table(first, former, table.id)
     return TableRange(table=table, name=former, exists=exists, after=first.version, until=last.version)
+
+
+def open_whole(catalog: Catalog, when: When) -> Snapshot:
+    """Open a version at which changes begin or end. Raises InvalidInput (`bad_version`) for a tag of chosen objects: it
+    may have the table as of another version, or lack it, and changes would be missed in silence."""
+    snapshot = catalog.at(when)
+    if snapshot.is_chosen:
+        raise InvalidInput(
+            f"tag {when} of chosen objects names no version at which changes begin or end",
+            kind="bad_version",
+            version=snapshot.version,
+            hint="give a version, or a tag of all objects; the tag tells the version of each object that it holds",
+        )
+    return snapshot
 
 
 def check_same_table(snapshot: Snapshot, name: str, table_id: str) -> bool:

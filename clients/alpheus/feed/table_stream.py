@@ -17,7 +17,7 @@ from alpheus.feed.log import follow, split_name
 from alpheus.feed.past import RowHistory
 from alpheus.feed.stream import HOLD_SECONDS, Stream
 from alpheus.feed.stream_position import StreamPosition, StreamTerms
-from alpheus.feed.table_range import check_same_table
+from alpheus.feed.table_range import check_same_table, open_whole
 from alpheus.feed.trail import RowChange, TableTrail
 from alpheus.models import Table
 from alpheus.rows.manifest_files import FileLists
@@ -136,7 +136,7 @@ class TableStream(Stream):
         if self._terms.start == "snapshot":
             return self._begin_snapshot(self._head(), max_files)
         head = self._head()
-        begin = head if self._terms.start == "now" else self._catalog.at(self._terms.start).version
+        begin = head if self._terms.start == "now" else open_whole(self._catalog, self._terms.start).version
         self._load_table(head)
         check_same_table(self._catalog.at(begin), self._find_name(begin), self._own_id)
         return StreamPosition(begin, 0, self._own_id)
@@ -417,7 +417,7 @@ class TableStream(Stream):
             return []
         if self._terms.start == "snapshot":
             return _slice_files(self._snapshot_sets(end), 0, 0)
-        begin = StreamPosition(self._catalog.at(self._terms.start).version, 0, self._own_id)
+        begin = StreamPosition(open_whole(self._catalog, self._terms.start).version, 0, self._own_id)
         if begin.version >= end.version:
             return []
         check_same_table(self._catalog.at(begin.version), self._find_name(begin.version), self._own_id)

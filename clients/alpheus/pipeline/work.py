@@ -17,6 +17,7 @@ import msgspec
 from alpheus.catalog import Catalog, Snapshot, Transaction, core_of
 from alpheus.feed.former_names import name_at, names_before
 from alpheus.feed.log import follow, id_reader, read_events, split_name
+from alpheus.feed.table_range import open_whole
 from alpheus.feed.trail import RowChange, TableTrail
 from alpheus.models import Job as StoredJob
 from alpheus.models import Pipeline as Entry
@@ -424,7 +425,7 @@ class Planner:
         return found
 
     def _find_start(self, declared: Input, table: Table, until: int) -> tuple[int, TableTrail] | None:
-        snapshot = self._catalog.at(declared.start)
+        snapshot = open_whole(self._catalog, declared.start)
         version = min(snapshot.version, until)
         former = name_at(self._catalog, table.full_name, version, until)
         then = load_existing(snapshot, [split_name(former)]).get(split_name(former))

@@ -62,7 +62,7 @@ from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.former_names import find_moved
 from alpheus.feed.log import follow
 from alpheus.feed.stream_position import StreamPosition, StreamTerms, position_of
-from alpheus.feed.table_range import range_of
+from alpheus.feed.table_range import open_whole, range_of
 from alpheus.feed.table_stream import Slice, TableStream, check_present_name
 from alpheus.models import Table
 from alpheus.rows.manifest_files import FileLists
@@ -223,10 +223,11 @@ def check_stream(catalog: Catalog, name: str, feed: Feed, start: When, **rest: o
 
 
 def check_start(catalog: Catalog, start: When) -> None:
-    """Raise InvalidInput or NotFound unless `start` is "now" or a version that exists or has expired."""
+    """Raise InvalidInput or NotFound unless `start` is "now" or a version that exists or has expired. A tag of chosen
+    objects names none."""
     if start is not None and start != "now":
         with contextlib.suppress(Expired):
-            catalog.at(start)
+            open_whole(catalog, start)
 
 
 def version_of(catalog: Catalog, token: str) -> int:
