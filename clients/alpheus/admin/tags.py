@@ -70,6 +70,8 @@ def _pin_object(what: str, name: AnyName, version: When) -> PinObject:
         parsed = any_name(name)
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error.message}", kind=error.kind, hint=error.hint) from None
+    if parsed.kind is not Kind.NAMESPACE and not parsed.name:  # it would pass for all of the namespace
+        raise InvalidInput(f"{what}: {name!r} has no name in its namespace", kind="bad_name")
     reference = parse_when(version)
     assert not isinstance(reference, Pinned | Latest)
     return PinObject(parsed.namespace, parsed.name, reference)

@@ -13,7 +13,11 @@ from alpheus.cli.text import output
 
 def parse_only(only: tuple[str, ...]) -> dict[str, str | None] | None:
     """Return the version by name of `--only NAME=WHEN`; None where the option was not given."""
-    return {name: when or None for name, _, when in (text.partition("=") for text in only)} or None
+    found: dict[str, str | None] = {}
+    for name, _, when in (text.partition("=") for text in only):
+        if found.setdefault(name, when or None) != (when or None):
+            raise click.UsageError(f"--only names {name} at two versions")
+    return found or None
 
 
 def tag_options(command: Any) -> Any:

@@ -102,7 +102,12 @@ class Pinning:
         for each in only or ():
             if each.at not in sources:
                 sources[each.at] = await self._source(each.at)
-            wanted[TagObject(each.namespace, each.name)] = sources[each.at]
+            asked = TagObject(each.namespace, each.name)
+            if wanted.setdefault(asked, sources[each.at]) is not sources[each.at]:
+                raise InvalidInput(
+                    f"only= names {asked.full_name} at two versions",
+                    hint="a tag holds one state of each object: name it once",
+                )
         catalog = await follower.catalog_definition(base.copy.catalog_def, follower.reader)
         made = await choose(
             base,

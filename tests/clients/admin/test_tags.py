@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 import alpheus
 from alpheus import Catalog, Tag, cli
 from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Expired, InvalidInput, NotFound
+from alpheus.feed.table_range import range_of
 from alpheus.pipeline.positions import rewind
 from alpheus_journal import failpoints
 from alpheus_journal.storage.local import LocalStorage
@@ -438,6 +439,9 @@ def test_one_transaction_restores_by_two_tags_of_one_version(lake_url: str) -> N
         ({"only": {"a": "2026-01-01"}}, "is not an RFC 3339 time"),
         ({"only": {"a": "none"}}, "there is no tag none"),
         ({"only": ["a.x"]}, "there is no table or view a.x in version"),
+        ({"only": [("a", "")]}, "only: ('a', '') has no name in its namespace"),
+        ({"without": [("a", "")]}, "without: ('a', '') has no name in its namespace"),
+        ({"only": {"a.t": 1, ("a", "t"): 2}}, "only= names a.t at two versions"),
         ({"without": {"a": 1}}, "takes names, and no versions"),
         ({"without": ["a"]}, "the tag would hold no objects"),
         ({"without": ["x"]}, "there is no namespace x in version"),
@@ -464,6 +468,8 @@ def test_commands_choose_objects(catalog: Catalog) -> None:
     assert run(catalog, "tag", "replace", "v").exit_code == 0
     assert json.loads(run(catalog, "--output", "json", "tag", "show", "v").stdout)["only"] is None
     assert "there is no namespace x" in failed(run(catalog, "tag", "create", "w", "--only", "x"))
+    twice = run(catalog, "tag", "create", "w", "--only", "a.t=1", "--only", "a.t=2")
+    assert "--only names a.t at two versions" in failed(twice, 2)
 
 
 def test_no_pipeline_is_rewound_to_chosen_objects(catalog: Catalog) -> None:
@@ -471,6 +477,18 @@ def test_no_pipeline_is_rewound_to_chosen_objects(catalog: Catalog) -> None:
     catalog.tags.create("v", only=["a"])
     with pytest.raises(InvalidInput, match="cannot be rewound to a tag of chosen objects"):
         rewind(catalog, "p", "v")
+
+
+def test_no_changes_begin_or_end_at_chosen_objects(catalog: Catalog) -> None:
+    """The table's state is that of another version, or the table is missing: changes would be missed."""
+    catalog.create_table("a.u", ROWS)
+    first = catalog.version()
+    catalog.append("a.t", ROWS)
+    catalog.tags.create("v", only={"a.u": None, "a.t": first})
+    catalog.append("a.t", ROWS)
+    for after, until in (("v", None), (first, "v")):
+        with pytest.raises(InvalidInput, match="names no version at which changes begin or end"):
+            range_of(catalog, "a.t", after, until)
 
 
 def test_a_diff_with_chosen_objects(catalog: Catalog) -> None:

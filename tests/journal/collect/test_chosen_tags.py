@@ -227,6 +227,7 @@ async def test_a_tag_of_a_tag_of_chosen_objects() -> None:
         ({"only": named("a.u", at=3)}, NotFound, "no_table"),
         ({"only": named("a.t", at=Tag("none"))}, NotFound, "no_tag"),
         ({"only": named("a.t", at=999)}, NotFound, "no_version"),
+        ({"only": named("a.t", at=3) + named("a.t")}, InvalidInput, "bad_argument"),
         ({"only": named("a.")}, NotFound, "no_namespace"),
         ({"only": named(*(f"n{n}" for n in range(1_001)))}, InvalidInput, "too_large"),
     ],
