@@ -16,7 +16,7 @@ from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.answers import Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Segment, TableDef, TagDef
+from alpheus_journal.model.definitions import Segment, TableDef, TagDef, TagParts
 from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import is_content_of
@@ -116,12 +116,12 @@ class ContentCheck:
         problems = await tree.run_async(tree.verify(copy.root, order=order), self._reader.load_nodes)
         for problem in problems:
             yield self._findings.add("corrupt_tree", f"the tree of {name}: {problem}", tag.pin_path, version)
-        snapshot = Snapshot(self._reader, copy.version, copy.root, copy.catalog_def)
+        snapshot, parts = Snapshot(self._reader, copy.version, copy.root, copy.catalog_def), TagParts(tag)
         for key, path in await snapshot.entries():
             await asyncio.sleep(0)
             try:
                 held = self._reader.keys.parse(key)
-                if tag.version_of(held) is None:
+                if parts.version_of(held) is None:
                     yield self._findings.add(
                         "corrupt_tree",
                         f"the tree of {name} has {held}, which the tag leaves out",

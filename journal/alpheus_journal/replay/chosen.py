@@ -94,12 +94,20 @@ async def _choose_only(
     for namespace in {each.namespace for each in chosen}:
         if (namespace, "") not in found:
             await _add_namespace(namespace, only, found)
+    inside: dict[str, list[tuple[str, str]]] = {}
+    for place in found:
+        inside.setdefault(place[0], []).append(place)
+    gone: set[tuple[str, str]] = set()
     for left_out in without:
-        gone = [place for place in found if left_out.covers(*place)]
-        if not gone:
+        place = left_out.namespace, left_out.name
+        covered = (
+            inside.get(left_out.namespace, []) if not left_out.name else [place] if place in found else []
+        )
+        if not covered:
             raise _not_there(left_out, base)
-        for place in gone:
-            del found[place]
+        gone.update(covered)
+    for place in gone:
+        del found[place]
     entries = tuple(sorted(found.values()))
     applied = tree.build(entries, order=order, new_path=new_path)
     left_out_too = tuple(dict.fromkeys((*inherited, *without)))

@@ -16,7 +16,7 @@ from alpheus_journal.log.pins import copy_pin, create_pin, read_pin
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import TagDef
+from alpheus_journal.model.definitions import TagDef, TagParts
 from alpheus_journal.replay.counts import Counts
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
@@ -118,9 +118,9 @@ class PartOfVersion(Snapshot):
         root = pinned.root
         if any(chosen.version != version for chosen in tag.chosen):
             # Objects of other versions would pass for objects of this one.
-            keys = pinned.reader.keys
+            keys, parts = pinned.reader.keys, TagParts(tag)
             entries = [
-                (k, path) for k, path in await pinned.entries() if tag.version_of(keys.parse(k)) == version
+                (k, path) for k, path in await pinned.entries() if parts.version_of(keys.parse(k)) == version
             ]
             keys_, values = [k for k, _ in entries], [path for _, path in entries]
             root = Node(tuple(keys_), tuple(values), ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log.pins import encode_pin, read_pin
 from alpheus_journal.model.answers import At, Finding, Pin, PinObject, Tag
+from alpheus_journal.model.definitions import TagDef, TagObject, TagParts
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.operations import (
     CreateTag,
@@ -67,7 +69,9 @@ CHOICES: list[tuple[dict[str, Any], set[str]]] = [
     ({"only": named("a", "b.u")}, {"a", "a.t", "a.u", "b", "b.u"}),
     ({"only": named("c")}, {"c"}),
     ({"only": named("a", "b"), "without": named("a.t")}, {"a", "a.u", "b", "b.t", "b.u"}),
+    ({"only": named("a", "b"), "without": named("b", "b.u", "a.t")}, {"a", "a.u"}),
     ({"without": named("b.u", "c")}, {"a", "a.t", "a.u", "b", "b.t"}),
+    ({"without": named("b", "b.u", "c")}, {"a", "a.t", "a.u"}),
     ({"without": named("a")}, {"b", "b.t", "b.u", "c"}),
 ]
 
@@ -239,6 +243,40 @@ async def test_a_bad_choice_changes_nothing(given: dict[str, Any], error: Any, k
         given = {"only": (PinObject("a.", ""),)}
     await raises(error, journal.create_pin(journal.head.version, **given), kind=kind)
     assert await files_of(lake) == before
+
+
+def test_the_names_of_a_tag_are_found_at_once() -> None:
+    """A tag has up to 1,000 names of each kind, and a daemon asks for each of its entries while others wait."""
+    names = range(fmt.TAG_OBJECTS_MAX)
+    tag = TagDef(
+        id="",
+        version=9,
+        commit_id="",
+        version_created_at_millis=0,
+        pin_path="",
+        creator="",
+        created_at_millis=0,
+        chosen=(
+            *tuple(TagObject(f"n{n}", "", n) for n in names),
+            TagObject("n1", "t", 7),
+            TagObject("m", "t", 3),
+        ),
+        left_out=(*tuple(TagObject(f"n{n}", "x") for n in names), TagObject("n2")),
+    )
+    parts = TagParts(tag)
+    began = time.process_time()
+    for n in names:
+        for _ in range(20):
+            assert parts.version_of(fmt.table_name(f"n{n}", "t")) == (7 if n == 1 else None if n == 2 else n)
+        assert parts.version_of(fmt.table_name(f"n{n}", "x")) is None
+    assert time.process_time() - began < 2, "one look for each, not two thousand"
+    for name in (
+        fmt.namespace_name("n1"),
+        fmt.namespace_name("m"),
+        fmt.namespace_name("o"),
+        fmt.tag_name("n1"),
+    ):
+        assert parts.version_of(name) == tag.version_of(name) == {"n1": 1, "m": 3}.get(name.namespace)
 
 
 async def test_too_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
