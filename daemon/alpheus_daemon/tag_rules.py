@@ -180,6 +180,8 @@ def _parse_cron(kind: str, value: str) -> str:
         raise _bad(
             f"{shown}: {fields[place][:40]!r} is no {name}" if place >= 0 else f"{shown}: {error}"
         ) from None
+    except ValueError:  # a number of thousands of digits
+        raise _bad(f"{shown} has a number that is too long") from None
     except StopIteration:
         raise _bad(f"{shown} names a moment that never comes") from None
     return " ".join(fields)

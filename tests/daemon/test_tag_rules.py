@@ -73,6 +73,7 @@ def test_rules_are_parsed() -> None:
         ("nightly cron=30 2 * * *", "has 1 fields"),
         ("nightly cron='30 2 * * *", "has 1 fields"),
         ("nightly cron='*/0 * * * *'", "'[*]/0' is no minute"),
+        (f"nightly cron='{'1' * 5000} * * * *'", "has a number that is too long"),
         ("nightly cron='@daily'", "has 1 fields"),
         ("nightly cron='0 1 * * *' zone=Mars", "no time zone"),
         ("a cron='0 1 * * *'; a cron='0 2 * * *'", "two rules a"),
