@@ -36,6 +36,13 @@ async def pin_fields(
     pin = await session.call(
         "pin a version", lambda: session.access.create_pin(at, only=only, without=without)
     )
+    if (only or without) and not (
+        pin.chosen or pin.left_out
+    ):  # it was asked by a field that it does not know
+        raise InvalidInput(
+            "the daemon is of an earlier version, which cannot tag chosen objects alone",
+            hint="upgrade the daemon",
+        )
     return pin.tag_fields
 
 

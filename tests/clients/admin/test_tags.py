@@ -21,6 +21,7 @@ from alpheus.errors import AlpheusError, AlreadyExists, Conflict, Expired, Inval
 from alpheus.feed.table_range import range_of
 from alpheus.pipeline.positions import rewind
 from alpheus_journal import failpoints
+from alpheus_journal.journal import Journal
 from alpheus_journal.storage.local import LocalStorage
 from alpheus_journal.testing import Lake
 
@@ -470,6 +471,20 @@ def test_commands_choose_objects(catalog: Catalog) -> None:
     assert "there is no namespace x" in failed(run(catalog, "tag", "create", "w", "--only", "x"))
     twice = run(catalog, "tag", "create", "w", "--only", "a.t=1", "--only", "a.t=2")
     assert "--only names a.t at two versions" in failed(twice, 2)
+
+
+def test_a_daemon_that_knows_no_chosen_objects_makes_no_tag_of_all(
+    lake_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a daemon disregards the fields of the request that it does not know."""
+    with alpheus.connect(lake_url, create=True) as catalog:
+        catalog.create_namespace("a")
+        pin = Journal.create_pin
+        monkeypatch.setattr(Journal, "create_pin", lambda journal, at, **_: pin(journal, at))
+        for given in ({"only": ["a"]}, {"without": ["a"]}):
+            with pytest.raises(InvalidInput, match="the daemon is of an earlier version"):
+                catalog.tags.create("v", **given)
+        assert catalog.tags.list() == []
 
 
 def test_no_pipeline_is_rewound_to_chosen_objects(catalog: Catalog) -> None:
