@@ -70,6 +70,8 @@ class Pinning:
     async def create(self, at: At, only: Sequence[PinObject] | None, without: Sequence[PinObject]) -> Pin:
         """Pin a version, or chosen objects; see `Access.create_pin`."""
         log = self._follower.log
+        if isinstance(at, Pinned) and at.is_chosen:  # its version has what the tag leaves out
+            raise InvalidInput("a tag of chosen objects is tagged again by its name", kind="bad_version")
         if only is not None or without:
             return await self._create_chosen(at, only, without)
         if isinstance(at, Tag):

@@ -160,7 +160,8 @@ async def name_nearest_tag(read: Read, head: int, error: Expired, version: int) 
             tag = decode_tag(stored)
             if nearest is None or abs(tag.version - version) < abs(nearest.version - version):
                 nearest = tag
-                error.hint = f"{error.hint.partition(';')[0]}; tag {name} names version {tag.version}"
+                held = "holds chosen objects as of" if tag.is_chosen else "names"
+                error.hint = f"{error.hint.partition(';')[0]}; tag {name} {held} version {tag.version}"
 
 
 async def pin_version(

@@ -209,10 +209,15 @@ async def test_a_tag_of_a_tag_of_chosen_objects() -> None:
         assert not held.holds_all_of("a")
         assert not held.holds_all_of("b")
         assert held.version_of(fmt.table_name("a", "u")) is None
+    reference = (await journal.resolve(Tag("v"))).reference
+    await raises(InvalidInput, journal.create_pin(reference), kind="bad_version")
+    await raises(InvalidInput, journal.create_pin(reference, only=named("a")), kind="bad_version")
     await lake.commit(journal, DropTag(name="v"))
     await expire(journal)
     lake.clock.millis += 2 * HOUR_MILLIS
     await collect(journal)
+    error = await raises(Expired, journal.load(first.version, [fmt.table_name("b", "t")]))
+    assert error.hint.endswith(f"tag less holds chosen objects as of version {first.version}")
     assert await names_at(journal, Tag("less")) == {"a", "a.t"}
     await check(journal)
 
