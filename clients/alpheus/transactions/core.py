@@ -170,15 +170,22 @@ class TransactionCore(Reads):
             if self.lease is None and self.repeats is None:
                 is_fresh = not self.terms.id or self.terms.is_fresh
                 has_files = self._has_uploaded or bool(tables_written(self.operations))
-                lease = await lease_transaction(
-                    self.session, self.id, begun.version, is_first=is_fresh and not has_files
-                )
-                if (
-                    self.state != "open"
-                ):  # the transaction was ended meanwhile, and nothing else would end the lease
+                lease = await self._take_lease(begun.version, is_first=is_fresh and not has_files)
+                if self.state != "open":  # it was ended meanwhile, and nothing else would end the lease
                     await lease.release()
                     self.check_open()
                 self.lease = lease
+
+    async def _take_lease(self, begin_version: int, *, is_first: bool) -> WriterLease:
+        """Take a lease on the begin version, or on the head where the begin version has expired. Both keep the
+        transaction's files."""
+        try:
+            return await lease_transaction(self.session, self.id, begin_version, is_first=is_first)
+        except Expired as error:
+            if error.kind == "upload_expired":
+                raise
+        head = await self.session.resolve(None)
+        return await lease_transaction(self.session, self.id, head.version, is_first=is_first)
 
     async def take_over_lease(self, path: str) -> None:
         """Hold the lease that another process left with this transaction. Without it, when it is gone, the commit is

@@ -257,6 +257,17 @@ async def test_the_lease_is_left_while_the_outcome_is_unknown(
     assert len(await paths_of(catalog, "lease/")) == 1
 
 
+@pytest.mark.parametrize("catalog", ["local"], indirect=True)
+async def test_a_lease_is_taken_where_the_begin_version_has_expired(catalog: AsyncCatalog) -> None:
+    async with await alpheus.aio.connect(catalog.url) as other, other.transaction() as tx:
+        await catalog.create_namespace("b")
+        await catalog.admin.expire(older_than=0, keep=1)
+        await tx.core.hold_lease()
+        assert tx.core.lease is not None
+        assert tx.core.lease.version == await catalog.version()
+        assert len(await paths_of(catalog, "lease/")) == 1
+
+
 async def test_a_writers_lease_is_renewed(catalog: AsyncCatalog) -> None:
     session = session_of(catalog)
     begin = await session.resolve(None)
