@@ -236,7 +236,13 @@ class Replay:
                 from_tree = True
                 continue
             except Corrupt as error:
-                if error.kind != "state_drift" or from_tree:
+                if error.kind != "state_drift":
+                    if not await self._has_expired(head):
+                        raise
+                    # The process slept so long that the files of the head that it knew were collected.
+                    await follower.refresh()
+                    continue
+                if from_tree:
                     raise
                 self.invalidate(error.message)  # a later version shows that the checkpoint is wrong
                 from_tree = True
@@ -250,6 +256,15 @@ class Replay:
                 self.counts.loads_from_tree += 1
             self._install(state, is_verified=opened is None)
             return state
+
+    async def _has_expired(self, head: Head) -> bool:
+        try:
+            await self._follower.root(head.version)
+        except Expired:
+            return True
+        except Corrupt:
+            pass
+        return False
 
     async def _open_newest(self, head: Head) -> Opened | None:
         follower = self._follower

@@ -797,3 +797,25 @@ async def test_a_fence_in_the_future_is_refused() -> None:
     await lake.commit(journal, FenceCollection(cutoff_millis=5))  # never goes down
     assert (await journal.info()).definition == definition
     await journal.close()
+
+
+@pytest.mark.parametrize("expires", [True, False])
+async def test_a_process_that_slept_loads_the_newest_version(expires: bool) -> None:
+    lake = make_lake()
+    journal = await lake.create(order=3)
+    for number in range(9):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    slept = await lake.open()
+    for number in range(9):
+        await lake.commit(journal, DropNamespace(name=f"n{number}"), lake.namespace(f"m{number}"))
+    if expires:
+        await expire(journal)
+        lake.clock.millis += 2 * HOUR_MILLIS
+        await collect(journal)
+        assert (await slept.load_state()).entries() == (await journal.load_state()).entries()
+        assert slept.head.version == journal.head.version
+    else:
+        async for info in lake.storage.list("node/"):
+            await lake.storage.delete(info.path)
+        with pytest.raises(Corrupt, match="a node that is missing"):
+            await slept.load_state()
