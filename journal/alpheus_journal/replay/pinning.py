@@ -20,7 +20,7 @@ from alpheus_journal.model.definitions import CatalogDef, TagDef, TagObject
 from alpheus_journal.replay.chosen import ChosenTree, Source, choose
 from alpheus_journal.replay.counts import Counts, count_entries, count_version
 from alpheus_journal.replay.follower import Follower
-from alpheus_journal.replay.tags import Read, load_tag, pin_tag, pin_version, snapshot_of_pin
+from alpheus_journal.replay.tags import Read, answer_pin, load_tag, pin_tag, pin_version, snapshot_of_pin
 from alpheus_journal.tree.node import encode_node
 from alpheus_journal.tree.reader import Snapshot
 
@@ -123,22 +123,14 @@ class Pinning:
         copy = msgspec.structs.replace(base.copy, root=made.applied.root, is_chosen=True)
 
         async def verify() -> None:
-            for source in dict.fromkeys(map(id, sources.values())):
-                await next(each for each in sources.values() if id(each) == source).verify()
+            for source in {id(source): source for source in sources.values()}.values():
+                await source.verify()
             await self._check_fences(stored_at)
 
         path = await put_pin(log, copy, verify, new_id=self._new_id)
         counts = await self._count_chosen(base, made)
-        return Pin(
-            path=path,
-            version=copy.version,
-            commit_id=copy.commit_id,
-            version_created_at_millis=copy.created_at_millis,
-            object_count=counts.objects,
-            table_count=counts.tables,
-            row_count=counts.rows,
-            chosen=made.chosen,
-            left_out=made.left_out,
+        return msgspec.structs.replace(
+            answer_pin(path, copy, counts), chosen=made.chosen, left_out=made.left_out
         )
 
     async def _source(self, at: At) -> Source:

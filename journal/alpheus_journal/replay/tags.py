@@ -169,7 +169,7 @@ async def pin_version(
 ) -> Pin:
     """Pin a version, and count it; see `Access.create_pin`."""
     path, copy = await create_pin(log, version, new_id=new_id)
-    return _answer(path, copy, await count(copy))
+    return answer_pin(path, copy, await count(copy))
 
 
 async def pin_tag(
@@ -192,10 +192,11 @@ async def pin_tag(
             version=tag.version,
         )
     counts = Counts(objects=tag.object_count, tables=tag.table_count, rows=tag.row_count)
-    return msgspec.structs.replace(_answer(path, copy, counts), chosen=tag.chosen, left_out=tag.left_out)
+    return msgspec.structs.replace(answer_pin(path, copy, counts), chosen=tag.chosen, left_out=tag.left_out)
 
 
-def _answer(path: str, copy: Copy, counts: Counts) -> Pin:
+def answer_pin(path: str, copy: Copy, counts: Counts) -> Pin:
+    """Return what is told of a new pin of a version."""
     return Pin(
         path=path,
         version=copy.version,

@@ -86,6 +86,19 @@ async def make_source(tmp_path: Path, files: int = 3) -> Path:
     return source
 
 
+async def import_two_files(catalog: AsyncCatalog, source: Path) -> str:
+    """Begin an import that ends after two files as if it were killed. Return the id of its transaction."""
+    ids: list[str] = []
+
+    def stop(progress: ImportProgress) -> None:
+        if progress.files == 2:
+            raise KeyError("killed")
+
+    with pytest.raises(KeyError):
+        await catalog.import_table("a.new", str(source), "parquet", on_begin=ids.append, on_progress=stop)
+    return ids[0]
+
+
 async def count_rows(catalog: AsyncCatalog, name: str = "a.t") -> int:
     return (await catalog.read(name)).num_rows
 
@@ -115,18 +128,11 @@ async def test_a_resumed_import_takes_the_lease_over(
 ) -> None:
     monkeypatch.setattr(copy, "PART_SIZE_BYTES", 1)
     source = await make_source(tmp_path)
-    ids: list[str] = []
-
-    def stop(progress: ImportProgress) -> None:
-        if progress.files == 2:
-            raise KeyError("killed")
-
-    with pytest.raises(KeyError):
-        await catalog.import_table("a.new", str(source), "parquet", on_begin=ids.append, on_progress=stop)
+    transaction_id = await import_two_files(catalog, source)
     (lease,) = await paths_of(catalog, "lease/")
     await collect(catalog)
     other = await alpheus.aio.connect(catalog.url)
-    done = await other.import_table("a.new", str(source), "parquet", resume=ids[0])
+    done = await other.import_table("a.new", str(source), "parquet", resume=transaction_id)
     assert (done.resumed_files, done.rows) == (2, 9)
     assert await count_rows(catalog, "a.new") == 9
     assert await paths_of(catalog, "lease/") == []
@@ -140,18 +146,11 @@ async def test_an_import_whose_lease_is_gone_cannot_go_on(
     """Its files may have been collected. That is said before anything is copied again."""
     monkeypatch.setattr(copy, "PART_SIZE_BYTES", 1)
     source = await make_source(tmp_path)
-    ids: list[str] = []
-
-    def stop(progress: ImportProgress) -> None:
-        if progress.files == 2:
-            raise KeyError("killed")
-
-    with pytest.raises(KeyError):
-        await catalog.import_table("a.new", str(source), "parquet", on_begin=ids.append, on_progress=stop)
+    transaction_id = await import_two_files(catalog, source)
     (lease,) = await paths_of(catalog, "lease/")
     await (await session_of(catalog).storage()).delete(lease)
     await collect(catalog)
-    resumed = catalog.import_table("a.new", str(source), "parquet", resume=ids[0])
+    resumed = catalog.import_table("a.new", str(source), "parquet", resume=transaction_id)
     error = await raises(Expired, resumed, kind="upload_expired")
     assert "discard it and import the source again" in error.hint
     assert await paths_of(catalog, "lease/") == []

@@ -19,7 +19,6 @@ from alpheus.transactions.merge import (
     Matched,
     Unmatched,
     check_choices,
-    key_values,
     keys_predicate,
     keys_range,
 )
@@ -28,7 +27,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.model.operations import ChangeMode
 from alpheus_journal.model.type_names import type_text
-from alpheus_journal.predicate import FALSE, Or, Predicate, all_of, compare
+from alpheus_journal.predicate import FALSE, Or, Predicate
 from alpheus_journal.tables.data_file import DataFile
 
 _KEY = "_alpheus_key_"
@@ -107,14 +106,14 @@ class _Merge:
         """Return the match of the rows with a key of the source. Raises InvalidInput that names a duplicate key."""
         found = self._read_keys()
         if found is None:
-            return self._joined(self._bounds(), None)
+            return self._match_by_join(self._bounds(), None)
         if not len(found[0]):
             return where_match(FALSE, self._rows.table.columns)
         exact = keys_predicate(self._keys, found)
         if not is_small(exact):
-            return self._joined(keys_range(self._keys, found), None)
+            return self._match_by_join(keys_range(self._keys, found), None)
         if isinstance(exact, Or):  # to compile so many comparisons would cost Spark more than a join
-            return self._joined(exact, exact)
+            return self._match_by_join(exact, exact)
         return where_match(exact, self._rows.table.columns)
 
     def _read_keys(self) -> list[pa.Array] | None:
@@ -151,14 +150,12 @@ class _Merge:
                 for end in (f.min, f.max)
             ]
         )
-        ends = bounds.toArrow()
-        terms: list[Predicate] = []
-        for place, key in enumerate(self._keys):
-            low, high = (_one(key, ends, f"{place}_{end}") for end in ("min", "max"))
-            terms += [compare(key, ">=", low), compare(key, "<=", high)]
-        return all_of(*terms)
+        ends = [column.combine_chunks() for column in bounds.toArrow().columns]
+        return keys_range(
+            self._keys, [pa.concat_arrays(ends[start : start + 2]) for start in range(0, len(ends), 2)]
+        )
 
-    def _joined(self, sought: Predicate, predicate: Predicate | None) -> Match:
+    def _match_by_join(self, sought: Predicate, predicate: Predicate | None) -> Match:
         """Return the match of the rows with a key of the source, found by joins with the source."""
         keys = self._with_key().select(
             *[f.col(name).alias(f"{_KEY}{place}") for place, name in enumerate(self._names())]
@@ -207,11 +204,6 @@ class _Merge:
             *[f.col(name).alias(f"{_KEY}{place}") for place, name in enumerate(self._names())]
         )
         return self._source.join(old, self._same_key(self._source, old), "left_anti")
-
-
-def _one(key: Column, table: pa.Table, name: str) -> object:
-    [value] = key_values(key, table.column(name))
-    return value
 
 
 def _given_columns(df: DataFrame, columns: Sequence[Column]) -> tuple[Column, ...]:
