@@ -575,9 +575,8 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
         `on_begin` receives the id of the import, a saved transaction. After a crash the same call with `resume` copies
         the remaining rows, unless the source changed (`source_changed`) or the catalog's `txn_ttl` has passed
         (`transaction_expired`), or a collection took copied files (`upload_expired`): the import's lease keeps them
-        until about 20 minutes after the process has ended. An import that cannot succeed is discarded, but none is
-        after Expired: the error says how to go on. An import whose `key` has committed returns that commit
-        (`duplicate`).
+        for about 20 minutes after the process ended. An import that cannot succeed is discarded, but not after
+        Expired, which says how to go on. An import whose `key` has committed returns that commit (`duplicate`).
 
         All rows pass through this process and are counted against the source's own numbers. The commit's properties
         (`alpheus.import.*`) name the source. `on_progress` is called as rows are copied. Callbacks run in other

@@ -5,7 +5,8 @@ that version, and what the job writes is stored in the transaction's own folders
 and moves the position, provided the position is still the one that was read. A process that dies at any moment leaves
 only files that no version names. The next process reads the position and does the same work again.
 
-No run begins while the outcome of the run before it is unknown: an unknown outcome is settled first.
+No run begins while the outcome of the run before it is unknown: an unknown outcome is settled first. The module is long
+because it tells a run from its first step to its last.
 """
 
 from __future__ import annotations

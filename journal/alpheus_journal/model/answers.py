@@ -114,7 +114,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int | None = None
     """The rows in the data files of native tables."""
     chosen: tuple[TagObject, ...] = ()
-    """As `left_out`, it means the same as in TagDef."""
+    """`chosen` and `left_out` mean the same as in TagDef."""
     left_out: tuple[TagObject, ...] = ()
 
     @property

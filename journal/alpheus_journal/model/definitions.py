@@ -393,7 +393,7 @@ class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TagParts:
-    """What a tag holds, as `TagDef.version_of` tells it, for many objects: each answer takes the same short time."""
+    """Answers `TagDef.version_of` for many objects, each in the same short time."""
 
     def __init__(self, tag: TagDef) -> None:
         self._tag = tag

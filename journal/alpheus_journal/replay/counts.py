@@ -1,4 +1,4 @@
-"""What a version has, counted where that is cheap: for a tag, which must not read the whole tree (FORMAT.md)."""
+"""Counts what a version has, where that is cheap: making a tag must not read the whole tree (FORMAT.md)."""
 
 from __future__ import annotations
 

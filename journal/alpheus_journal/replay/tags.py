@@ -109,7 +109,7 @@ def _holds(tag: TagDef, version: int, name: ObjectName) -> bool:
 
 
 class PartOfVersion(Snapshot):
-    """What a tag of chosen objects has of one version. Raises Expired for what it does not have."""
+    """Reads what a tag of chosen objects has of one version. Raises Expired for what it does not have."""
 
     tag: TagDef
 

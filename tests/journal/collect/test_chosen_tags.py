@@ -37,7 +37,7 @@ from alpheus_journal.testing import Lake, model_of, raises
 from alpheus_journal.tree.node import decode_node
 
 
-def named(*names: str, at: Any = None) -> tuple[PinObject, ...]:
+def name_objects(*names: str, at: Any = None) -> tuple[PinObject, ...]:
     return tuple(PinObject(*name.split("."), at=at) for name in names)
 
 
@@ -64,15 +64,15 @@ async def findings(journal: Journal) -> Sequence[Finding]:
 
 
 CHOICES: list[tuple[dict[str, Any], set[str]]] = [
-    ({"only": named("a.t")}, {"a", "a.t"}),
-    ({"only": named("a")}, {"a", "a.t", "a.u"}),
-    ({"only": named("a", "b.u")}, {"a", "a.t", "a.u", "b", "b.u"}),
-    ({"only": named("c")}, {"c"}),
-    ({"only": named("a", "b"), "without": named("a.t")}, {"a", "a.u", "b", "b.t", "b.u"}),
-    ({"only": named("a", "b"), "without": named("b", "b.u", "a.t")}, {"a", "a.u"}),
-    ({"without": named("b.u", "c")}, {"a", "a.t", "a.u", "b", "b.t"}),
-    ({"without": named("b", "b.u", "c")}, {"a", "a.t", "a.u"}),
-    ({"without": named("a")}, {"b", "b.t", "b.u", "c"}),
+    ({"only": name_objects("a.t")}, {"a", "a.t"}),
+    ({"only": name_objects("a")}, {"a", "a.t", "a.u"}),
+    ({"only": name_objects("a", "b.u")}, {"a", "a.t", "a.u", "b", "b.u"}),
+    ({"only": name_objects("c")}, {"c"}),
+    ({"only": name_objects("a", "b"), "without": name_objects("a.t")}, {"a", "a.u", "b", "b.t", "b.u"}),
+    ({"only": name_objects("a", "b"), "without": name_objects("b", "b.u", "a.t")}, {"a", "a.u"}),
+    ({"without": name_objects("b.u", "c")}, {"a", "a.t", "a.u", "b", "b.t"}),
+    ({"without": name_objects("b", "b.u", "c")}, {"a", "a.t", "a.u"}),
+    ({"without": name_objects("a")}, {"b", "b.t", "b.u", "c"}),
 ]
 
 
@@ -122,7 +122,7 @@ async def test_a_tag_shows_what_was_chosen(given: dict[str, Any], held: set[str]
 async def test_what_a_tag_leaves_out_is_collected() -> None:
     lake, journal = await make_tables()
     first = 3
-    await tag(lake, journal, "v", first, only=named("a.t"))
+    await tag(lake, journal, "v", first, only=name_objects("a.t"))
     await lake.commit(journal, DropTable(namespace="b", name="u"), DropTable(namespace="a", name="t"))
     await lake.commit(journal, lake.namespace("d"))
     await expire(journal)
@@ -175,7 +175,7 @@ async def test_objects_of_several_versions() -> None:
 async def test_a_namespace_comes_back_from_a_tag_that_has_all_of_it() -> None:
     lake, journal = await make_tables()
     head = journal.head.version
-    await tag(lake, journal, "v", head, only=named("b"))
+    await tag(lake, journal, "v", head, only=name_objects("b"))
     await lake.commit(journal, DropNamespace(name="b", cascade=True))
     await lake.commit(journal, lake.namespace("d"))
     await expire(journal)
@@ -189,12 +189,14 @@ async def test_a_namespace_comes_back_from_a_tag_that_has_all_of_it() -> None:
 
 async def test_a_tag_of_a_tag_of_chosen_objects() -> None:
     lake, journal = await make_tables()
-    await tag(lake, journal, "v", journal.head.version, only=named("a", "b.u"), without=named("a.u"))
+    await tag(
+        lake, journal, "v", journal.head.version, only=name_objects("a", "b.u"), without=name_objects("a.u")
+    )
     first = await load_tag(journal, "v")
     await tag(lake, journal, "same", Tag("v"))
-    await tag(lake, journal, "less", Tag("v"), without=named("b"))
-    await tag(lake, journal, "some", Tag("v"), only=named("a", "b"))
-    await raises(NotFound, journal.create_pin(Tag("v"), only=named("b.t")), kind="no_table")
+    await tag(lake, journal, "less", Tag("v"), without=name_objects("b"))
+    await tag(lake, journal, "some", Tag("v"), only=name_objects("a", "b"))
+    await raises(NotFound, journal.create_pin(Tag("v"), only=name_objects("b.t")), kind="no_table")
     same, less, some = [await load_tag(journal, name) for name in ("same", "less", "some")]
     assert (same.chosen, same.left_out, same.object_count) == (
         first.chosen,
@@ -211,7 +213,7 @@ async def test_a_tag_of_a_tag_of_chosen_objects() -> None:
         assert held.version_of(fmt.table_name("a", "u")) is None
     reference = (await journal.resolve(Tag("v"))).reference
     await raises(InvalidInput, journal.create_pin(reference), kind="bad_version")
-    await raises(InvalidInput, journal.create_pin(reference, only=named("a")), kind="bad_version")
+    await raises(InvalidInput, journal.create_pin(reference, only=name_objects("a")), kind="bad_version")
     await lake.commit(journal, DropTag(name="v"))
     await expire(journal)
     lake.clock.millis += 2 * HOUR_MILLIS
@@ -226,25 +228,25 @@ async def test_a_tag_of_a_tag_of_chosen_objects() -> None:
     ("given", "error", "kind"),
     [
         ({"only": ()}, InvalidInput, "bad_argument"),
-        ({"only": named("x")}, NotFound, "no_namespace"),
-        ({"only": named("a.x")}, NotFound, "no_table"),
-        ({"only": named("x.t")}, NotFound, "no_table"),
-        ({"without": named("x")}, NotFound, "no_namespace"),
-        ({"only": named("a.t"), "without": named("b")}, NotFound, "no_namespace"),
-        ({"only": named("a.t"), "without": named("a")}, InvalidInput, "bad_argument"),
-        ({"without": named("a", "b", "c")}, InvalidInput, "bad_argument"),
-        ({"only": named("a.u", at=3)}, NotFound, "no_table"),
-        ({"only": named("a.t", at=Tag("none"))}, NotFound, "no_tag"),
-        ({"only": named("a.t", at=999)}, NotFound, "no_version"),
-        ({"only": named("a.t", at=3) + named("a.t")}, InvalidInput, "bad_argument"),
-        ({"only": named("a.")}, NotFound, "no_namespace"),
-        ({"only": named(*(f"n{n}" for n in range(1_001)))}, InvalidInput, "too_large"),
+        ({"only": name_objects("x")}, NotFound, "no_namespace"),
+        ({"only": name_objects("a.x")}, NotFound, "no_table"),
+        ({"only": name_objects("x.t")}, NotFound, "no_table"),
+        ({"without": name_objects("x")}, NotFound, "no_namespace"),
+        ({"only": name_objects("a.t"), "without": name_objects("b")}, NotFound, "no_namespace"),
+        ({"only": name_objects("a.t"), "without": name_objects("a")}, InvalidInput, "bad_argument"),
+        ({"without": name_objects("a", "b", "c")}, InvalidInput, "bad_argument"),
+        ({"only": name_objects("a.u", at=3)}, NotFound, "no_table"),
+        ({"only": name_objects("a.t", at=Tag("none"))}, NotFound, "no_tag"),
+        ({"only": name_objects("a.t", at=999)}, NotFound, "no_version"),
+        ({"only": name_objects("a.t", at=3) + name_objects("a.t")}, InvalidInput, "bad_argument"),
+        ({"only": name_objects("a.")}, NotFound, "no_namespace"),
+        ({"only": name_objects(*(f"n{n}" for n in range(1_001)))}, InvalidInput, "too_large"),
     ],
 )  # fmt: skip
 async def test_a_bad_choice_changes_nothing(given: dict[str, Any], error: Any, kind: str) -> None:
     lake, journal = await make_tables()
     before = await files_of(lake)
-    if given.get("only") == named("a."):
+    if given.get("only") == name_objects("a."):
         given = {"only": (PinObject("a.", ""),)}
     await raises(error, journal.create_pin(journal.head.version, **given), kind=kind)
     assert await files_of(lake) == before
@@ -287,9 +289,9 @@ def test_the_names_of_a_tag_are_found_at_once() -> None:
 async def test_too_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chosen, "ENTRIES_MAX", 2)
     _, journal = await make_tables()
-    await raises(InvalidInput, journal.create_pin(None, only=named("a")), kind="too_large")
-    await raises(InvalidInput, journal.create_pin(None, without=named("a")), kind="too_large")
-    assert (await journal.create_pin(None, only=named("a.t"))).object_count == 2
+    await raises(InvalidInput, journal.create_pin(None, only=name_objects("a")), kind="too_large")
+    await raises(InvalidInput, journal.create_pin(None, without=name_objects("a")), kind="too_large")
+    assert (await journal.create_pin(None, only=name_objects("a.t"))).object_count == 2
 
 
 # --- races -----------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ async def test_a_version_that_expires_while_its_objects_are_chosen(place: str, s
     at = None if source else 3
     with failpoints.armed(place, "pause@1") as paused:
         if at == 3:
-            making = asyncio.ensure_future(journal.create_pin(3, only=named("a")))
+            making = asyncio.ensure_future(journal.create_pin(3, only=name_objects("a")))
         else:
             making = asyncio.ensure_future(journal.create_pin(None, only=only))
         await paused.wait_for_hit()
@@ -329,7 +331,7 @@ async def test_a_collection_before_the_pin_is_durable() -> None:
     other = await lake.open()
     version = journal.head.version
     with failpoints.armed("pin.nodes", "pause@1") as paused:
-        making = asyncio.ensure_future(journal.create_pin(version, only=named("a", "b")))
+        making = asyncio.ensure_future(journal.create_pin(version, only=name_objects("a", "b")))
         await paused.wait_for_hit()
         lake.clock.millis += 2 * HOUR_MILLIS
         assert (await collect(other)).deleted["node"].files
@@ -337,7 +339,7 @@ async def test_a_collection_before_the_pin_is_durable() -> None:
         with pytest.raises(Expired, match="nodes of the tag are too old"):
             await making
     assert not [path for path in await files_of(lake) if path.startswith("pin/")]
-    pin = await journal.create_pin(version, only=named("a", "b"))
+    pin = await journal.create_pin(version, only=name_objects("a", "b"))
     await commit_tag(lake, journal, pin)
     await check(journal)
 
@@ -347,7 +349,7 @@ async def test_a_collection_after_the_pin_is_durable() -> None:
     lake, journal = await make_tables(order=3)
     other = await lake.open()
     with failpoints.armed("pin.nodes", "pause@1") as paused:
-        making = asyncio.ensure_future(journal.create_pin(None, only=named("a", "b")))
+        making = asyncio.ensure_future(journal.create_pin(None, only=name_objects("a", "b")))
         await paused.wait_for_hit()
         lake.clock.millis += HOUR_MILLIS
         paused.release()
@@ -364,7 +366,7 @@ async def test_a_collection_after_the_pin_is_durable() -> None:
 
 async def test_a_pin_that_is_older_than_a_fence_makes_no_tag() -> None:
     lake, journal = await make_tables(order=3)
-    pin = await journal.create_pin(None, only=named("a", "b"))
+    pin = await journal.create_pin(None, only=name_objects("a", "b"))
     lake.clock.millis += 2 * HOUR_MILLIS
     await collect(journal)
     await raises(InvalidInput, commit_tag(lake, journal, pin), kind="bad_version")
@@ -372,7 +374,7 @@ async def test_a_pin_that_is_older_than_a_fence_makes_no_tag() -> None:
 
 async def test_a_tag_and_its_pin_say_the_same() -> None:
     lake, journal = await make_tables()
-    part, whole = await journal.create_pin(None, only=named("a")), await journal.create_pin(None)
+    part, whole = await journal.create_pin(None, only=name_objects("a")), await journal.create_pin(None)
     await raises(
         InvalidInput, commit_tag(lake, journal, msgspec.structs.replace(part, chosen=())), kind="bad_version"
     )
@@ -387,7 +389,7 @@ async def test_a_tag_and_its_pin_say_the_same() -> None:
 async def test_check_reads_the_tree_of_a_tag() -> None:
     lake, journal = await make_tables(order=3)
     head = journal.head.version
-    await tag(lake, journal, "v", head, only=named("a", "b"))
+    await tag(lake, journal, "v", head, only=name_objects("a", "b"))
     assert await findings(journal) == []
     found = await load_tag(journal, "v")
     copy = await read_pin(journal.follower.log, found.pin_path)

@@ -1,4 +1,4 @@
-"""What a tag says of its version: counts of objects, tables and rows, where counting is cheap."""
+"""A tag tells what its version has: counts of objects, tables and rows, where counting is cheap."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     storage: str  # the storage's URL
     catalog_id: str
     transaction_id: str = ""
-    """Of a writer: its transaction, and the path of the lease that keeps its files, or empty."""
+    """A writer has these two: its transaction, and the path of the lease that keeps its files, or an empty path."""
     lease_path: str = ""
 
 
