@@ -50,18 +50,19 @@ ARROWS = {
     "alpheus_journal": {
         "repair": "journal replay log model storage",
         "journal": (
-            "check collect create_catalog wire commit execute.rules workspace replay conflicts log tree model"
+            "check collect create_catalog wire commit execute.rules workspace tags replay conflicts log tree model"
             " storage"
         ),
         "access": "replay model storage",
-        "check": "execute workspace replay log tables tree model rooted_storage storage",
-        "collect": "commit wire workspace replay log tables tree model rooted_storage storage",
+        "check": "execute workspace tags replay log tables tree model rooted_storage storage",
+        "collect": "commit wire workspace tags replay log tables tree model rooted_storage storage",
         "wire": "replay model",
         "create_catalog": "commit workspace log tree model storage",
-        "commit": "execute execute.rules workspace replay conflicts log tables tree model rooted_storage storage",
+        "commit": "execute execute.rules workspace tags replay conflicts log tables tree model rooted_storage storage",
         "execute": "execute.rules workspace tables model",
         "execute.rules": "workspace predicate tables model",
         "workspace": "conflicts tables tree model",
+        "tags": "replay log tree model",
         "replay": "conflicts log tree model rooted_storage storage",
         "conflicts": "predicate model",
         "predicate": "tables model",

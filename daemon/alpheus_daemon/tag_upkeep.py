@@ -23,7 +23,7 @@ from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, Operation, Transaction
 from alpheus_journal.replay.state import Head
-from alpheus_journal.replay.tags import decode_tag
+from alpheus_journal.tags.reader import decode_tag
 
 log = logger()
 

@@ -84,12 +84,12 @@ from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.history import changes_between, dropped_objects
 from alpheus_journal.replay.loader import SAMPLE_MAX, CheckpointInfo, SymbolsInfo
 from alpheus_journal.replay.opening import open_log
-from alpheus_journal.replay.pinning import Pinning
 from alpheus_journal.replay.snapshot_parts import LiveReading
 from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
-from alpheus_journal.replay.tags import load_tag, name_nearest_tag
 from alpheus_journal.storage import Storage
+from alpheus_journal.tags.pinning import Pinning
+from alpheus_journal.tags.reader import load_tag, name_nearest_tag
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
 from alpheus_journal.workspace.checks import no_namespace, not_there

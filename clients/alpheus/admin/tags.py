@@ -19,7 +19,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At, Latest, Pinned, PinObject
 from alpheus_journal.model.definitions import TagDef
 from alpheus_journal.model.operations import CreateTag, DropTag, RenameObject, ReplaceTag
-from alpheus_journal.replay.tags import decode_tag
+from alpheus_journal.tags.reader import decode_tag
 from alpheus_journal.workspace.checks import check_tag_name
 
 NAMES_AT_ONCE = 1000

@@ -33,8 +33,8 @@ from alpheus_journal.model.operations import (
     RecordedTransaction,
 )
 from alpheus_journal.replay.follower import Follower
-from alpheus_journal.replay.tags import find_pinned
 from alpheus_journal.tables.manifest import SEGMENT_SCHEMA
+from alpheus_journal.tags.reader import find_pinned
 from alpheus_journal.tree.node import EMPTY
 from alpheus_journal.tree.reader import Reader, Snapshot
 from alpheus_journal.workspace.context import Executed, ExecutionContext

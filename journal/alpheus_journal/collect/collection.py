@@ -32,9 +32,9 @@ from alpheus_journal.model.answers import Collection, Committed, FileTotals
 from alpheus_journal.model.expiry_rules import MINIMUM_AGE_MILLIS_DEFAULT, check_minimum_age
 from alpheus_journal.model.operations import DISREGARDED_MAX, FenceCollection, Transaction
 from alpheus_journal.replay.follower import Follower
-from alpheus_journal.replay.tags import list_tags
 from alpheus_journal.rooted_storage import DATA_FOLDER, claim_root, read_owner
 from alpheus_journal.storage import Storage
+from alpheus_journal.tags.reader import list_tags
 from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import check_revision
 

@@ -21,8 +21,8 @@ from alpheus_journal.model.definitions import CatalogDef, TableDef
 from alpheus_journal.model.operations import Action, Transaction
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head, event_of
-from alpheus_journal.replay.tags import find_pinned, list_tags, snapshot_of_pin
 from alpheus_journal.tables.manifest_merge import Content
+from alpheus_journal.tags.reader import find_pinned, list_tags, snapshot_of_pin
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 from alpheus_journal.workspace.dropped_counters import actions_down

@@ -17,10 +17,10 @@ from alpheus_journal.log.times import time_text
 from alpheus_journal.log.version_bytes import written_size_max
 from alpheus_journal.model.answers import At, Pin, Pinned, PinObject, Tag
 from alpheus_journal.model.definitions import CatalogDef, TagDef, TagObject
-from alpheus_journal.replay.chosen import ChosenTree, Source, choose
-from alpheus_journal.replay.counts import Counts, count_entries, count_version
 from alpheus_journal.replay.follower import Follower
-from alpheus_journal.replay.tags import Read, answer_pin, load_tag, pin_tag, pin_version, snapshot_of_pin
+from alpheus_journal.tags.chosen import ChosenTree, Source, choose
+from alpheus_journal.tags.counts import Counts, count_entries, count_version
+from alpheus_journal.tags.reader import Read, answer_pin, load_tag, pin_tag, pin_version, snapshot_of_pin
 from alpheus_journal.tree.node import encode_node
 from alpheus_journal.tree.reader import Snapshot
 

@@ -8,8 +8,8 @@ from upkeep_lake import commit_rows, make_table, tag
 from alpheus_journal import format as fmt
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import At
-from alpheus_journal.replay import counts
-from alpheus_journal.replay.tags import load_tag
+from alpheus_journal.tags import counts
+from alpheus_journal.tags.reader import load_tag
 from alpheus_journal.testing import Lake
 
 

@@ -17,7 +17,7 @@ from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef, TagParts
-from alpheus_journal.replay.counts import Counts
+from alpheus_journal.tags.counts import Counts
 from alpheus_journal.tree.node import Node
 from alpheus_journal.tree.reader import Reader, Snapshot
 

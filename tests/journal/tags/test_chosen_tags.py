@@ -30,9 +30,9 @@ from alpheus_journal.model.operations import (
     RestoreTable,
     Undrop,
 )
-from alpheus_journal.replay import chosen
 from alpheus_journal.replay.symbols import SymbolQuery
-from alpheus_journal.replay.tags import load_tag
+from alpheus_journal.tags import chosen
+from alpheus_journal.tags.reader import load_tag
 from alpheus_journal.testing import Lake, model_of, raises
 from alpheus_journal.tree.node import decode_node
 
