@@ -11,6 +11,7 @@ A `Process` is a group of tasks that die together. A killed process never runs a
 process stops, together with its timers, for as long as the seed says. A `Network` carries the calls of a process to a
 shared store: requests and replies take time, get lost, come twice, or arrive long after their sender died. `Audit`
 watches the store itself. `loop.trace` is a digest of every step. Equal seeds have equal traces in any Python process.
+The module is long because loop, processes and network share one clock, one order of events and one trace.
 """
 
 from __future__ import annotations
