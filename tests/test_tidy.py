@@ -127,6 +127,7 @@ LONGER_FOR_A_REASON: dict[str, str] = {  # path -> reason
 
 PRIVATE_NAMES_OF_OTHERS = {  # names of other libraries that offer no public way
     "_replace": "namedtuple",
+    "_jdf": "PySpark",
     "_jsc": "PySpark",
     "_jsparkSession": "PySpark",
     "_jvm": "PySpark",

@@ -229,6 +229,7 @@ def commit_of(value: answers.Committed) -> Commit:
         duplicate=value.duplicate,
         rows_added=value.rows_added,
         rows_removed=value.rows_removed,
+        files_added=value.files_added,
     )
 
 

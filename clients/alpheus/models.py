@@ -513,6 +513,9 @@ class Commit(ShownStruct, frozen=True, kw_only=True):
     one by one, as the transaction saw them. An operation on a whole table (all rows overwritten; the table dropped,
     undropped, restored) counts the rows of the data files, which may still hold deleted rows, so these counts are
     upper bounds. A compaction adds and removes no rows.
+
+    `files_added` counts the data files that the transaction's writes brought, those of a compaction included. Many
+    files with few rows each are slow to read; see `compact`.
     """
 
     version: int
@@ -521,6 +524,7 @@ class Commit(ShownStruct, frozen=True, kw_only=True):
     duplicate: bool = False
     rows_added: int = 0
     rows_removed: int = 0
+    files_added: int = 0
 
     def _title(self) -> str:
         text = (

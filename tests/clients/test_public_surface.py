@@ -203,7 +203,7 @@ def test_results_are_frozen_and_exported() -> None:
 
 def test_fields_that_scripts_rely_on() -> None:
     assert models.Commit.__struct_fields__ == (
-        "version", "transaction_id", "created_at", "duplicate", "rows_added", "rows_removed",
+        "version", "transaction_id", "created_at", "duplicate", "rows_added", "rows_removed", "files_added",
     )  # fmt: skip
     assert models.Event.__struct_fields__ == ("version", "created_at", "transactions", "changes", "token")
     assert models.LogEntry.__struct_fields__ == ("version", "created_at", "transaction")

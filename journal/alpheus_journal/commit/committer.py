@@ -359,6 +359,7 @@ def _answer_of(staged: Staged, member: Member) -> Committed:
         token=staged.head.token,
         rows_added=member.rows_added,
         rows_removed=member.rows_removed,
+        files_added=member.files_added,
     )
 
 

@@ -20,7 +20,7 @@ from alpheus_journal.commit.staged import Member
 from alpheus_journal.conflicts.rivals import name_rival
 from alpheus_journal.conflicts.rules import Touches
 from alpheus_journal.errors import AlpheusError, Conflict, Expired, InvalidInput
-from alpheus_journal.execute.execute import context_of, execute_async
+from alpheus_journal.execute.execute import context_of, count_files_added, execute_async
 from alpheus_journal.execute.prefetch import fetch
 from alpheus_journal.execute.rules.rows import find_expected_segments
 from alpheus_journal.format import ObjectName
@@ -194,6 +194,7 @@ class Executor:
             made_size=context.spent.made_size_bytes,
             rows_added=sum([e.rows_added for e in done.executed]),
             rows_removed=sum([e.rows_removed for e in done.executed]),
+            files_added=sum([count_files_added(operation) for operation in transaction.operations]),
             made=[made for e in done.executed for made in e.made],
         )
 

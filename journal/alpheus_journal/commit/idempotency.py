@@ -28,7 +28,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.conflicts.rules import Stakes
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
-from alpheus_journal.execute.execute import paths_counted, rows_of
+from alpheus_journal.execute.execute import count_files_added, paths_counted, rows_of
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.index_runs import cancel_term, id_term
 from alpheus_journal.model.answers import Committed, Event, Outcome, StoredObject, make_token
@@ -411,11 +411,12 @@ class Retries:
 
     async def recorded_answer(self, recorded: RecordedTransaction, event: Event) -> Committed:
         """Return the recorded answer of a transaction of `event`."""
-        added = removed = 0
+        added = removed = files = 0
         for action in recorded.actions:
             paths = paths_counted(action)
             came, went = rows_of(action, await self._follower.reader.stored(paths) if paths else {})
             added, removed = added + came, removed + went
+            files += count_files_added(action.operation)
         return Committed(
             version=event.version,
             transaction_id=recorded.id,
@@ -424,4 +425,5 @@ class Retries:
             duplicate=True,
             rows_added=added,
             rows_removed=removed,
+            files_added=files,
         )

@@ -31,6 +31,7 @@ class Member(msgspec.Struct):
     made_size: int  # bytes of the manifest segments that it makes
     rows_added: int
     rows_removed: int
+    files_added: int
     made: list[Made]  # the manifest segments that it makes
 
 

@@ -222,6 +222,13 @@ def paths_counted(action: Action) -> dict[str, Kind]:
     }
 
 
+def count_files_added(operation: Operation | None) -> int:
+    """Return the number of data files that the author of an operation lists as new."""
+    if isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
+        return sum(segment.file_count for segment in operation.segments)
+    return 0
+
+
 def rows_of(action: Action, definitions: Mapping[str, StoredObject]) -> tuple[int, int]:
     """Return the numbers of rows that an action added and removed, as in `Executed`. `definitions` are by path."""
     if isinstance(action.operation, AppendFiles):

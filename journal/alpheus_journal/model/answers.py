@@ -197,7 +197,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, kw_only=True):
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction in the log. `duplicate` means that it was in the log before this call. `rows_added` and
-    `rows_removed` count rows (FORMAT.md, "What operations do")."""
+    `rows_removed` count rows (FORMAT.md, "What operations do"); `files_added` counts the data files of its segments."""
 
     version: int
     transaction_id: str
@@ -206,6 +206,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: bool = False
     rows_added: int = 0
     rows_removed: int = 0
+    files_added: int = 0
 
 
 ChangeType = Literal["created", "updated", "dropped"]

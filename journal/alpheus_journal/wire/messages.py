@@ -423,7 +423,8 @@ def _decode_read(index: int, message: actions_pb2.ActionDef) -> Read:
 
 
 ROWS_TOLD_MAX = (1 << 63) - 1
-"""The most rows that an answer can name. Tables hold fewer, but a transaction can drop and undrop many, repeatedly."""
+"""The most rows or files that an answer can name. Tables hold fewer, but a transaction can drop and undrop many,
+repeatedly."""
 
 
 def encode_committed(value: Committed) -> pb.CommitResponse:
@@ -434,6 +435,7 @@ def encode_committed(value: Committed) -> pb.CommitResponse:
         token=value.token,
         rows_added=min(value.rows_added, ROWS_TOLD_MAX),
         rows_removed=min(value.rows_removed, ROWS_TOLD_MAX),
+        files_added=min(value.files_added, ROWS_TOLD_MAX),
         transaction_id=value.transaction_id,
     )
 
@@ -447,6 +449,7 @@ def decode_committed(message: pb.CommitResponse, transaction_id: str) -> Committ
         duplicate=message.duplicate,
         rows_added=message.rows_added,
         rows_removed=message.rows_removed,
+        files_added=message.files_added,
     )
 
 

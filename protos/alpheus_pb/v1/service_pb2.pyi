@@ -286,7 +286,7 @@ class CommitRequest(_message.Message):
     def __init__(self, transaction_id: _Optional[str] = ..., begin_version: _Optional[int] = ..., isolation: _Optional[_Union[_objects_pb2.IsolationLevel, str]] = ..., principal: _Optional[str] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., operations: _Optional[_Iterable[_Union[_actions_pb2.Operation, _Mapping]]] = ..., reads: _Optional[_Iterable[_Union[_actions_pb2.ActionDef, _Mapping]]] = ..., key: _Optional[str] = ..., writer_name: _Optional[str] = ..., writer_sequence: _Optional[int] = ..., id_was_given: bool = ..., lease_path: _Optional[str] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
-    __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed", "transaction_id")
+    __slots__ = ("version", "created_at_millis", "duplicate", "token", "rows_added", "rows_removed", "transaction_id", "files_added")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +294,7 @@ class CommitResponse(_message.Message):
     ROWS_ADDED_FIELD_NUMBER: _ClassVar[int]
     ROWS_REMOVED_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_ADDED_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at_millis: int
     duplicate: bool
@@ -301,7 +302,8 @@ class CommitResponse(_message.Message):
     rows_added: int
     rows_removed: int
     transaction_id: str
-    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., duplicate: bool = ..., token: _Optional[str] = ..., rows_added: _Optional[int] = ..., rows_removed: _Optional[int] = ..., transaction_id: _Optional[str] = ...) -> None: ...
+    files_added: int
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., duplicate: bool = ..., token: _Optional[str] = ..., rows_added: _Optional[int] = ..., rows_removed: _Optional[int] = ..., transaction_id: _Optional[str] = ..., files_added: _Optional[int] = ...) -> None: ...
 
 class CommitManyRequest(_message.Message):
     __slots__ = ("transactions", "timeout_millis", "withdrawn")

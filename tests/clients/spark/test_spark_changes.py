@@ -21,6 +21,7 @@ from alpheus.errors import Conflict, Corrupt, InvalidInput
 from alpheus.pipeline import Pipeline, table
 from alpheus.pipeline import changes as feed_of
 from alpheus.spark import SparkCatalog
+from alpheus.spark.files import writes
 from alpheus.spark.tables import merge as merging
 from alpheus.spark.tables import row_changes as changes
 from alpheus_journal.model.operations import ChangeRows
@@ -61,6 +62,30 @@ def lake(spark: SparkSession, lake_url: str) -> Iterator[SparkCatalog]:
         catalog.create_namespace("s")
         yield SparkCatalog(spark, catalog)
         assert catalog.admin.check().ok
+
+
+def test_a_small_frame_of_many_tasks_becomes_one_file(
+    lake: SparkCatalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writes, "SCATTERED_TASKS_MIN", 1)
+    scattered = spark.range(0, 40, 1, 4)
+    lake.create_table("s.scattered", "id BIGINT", sort_by=["id DESC"])
+    assert lake.append("s.scattered", scattered).files_added == 1
+    assert lake.overwrite("s.scattered", scattered.where("id < 30")).files_added == 1
+    assert sorted(row.id for row in lake.read("s.scattered").collect()) == list(range(30))
+
+    unknown = spark.createDataFrame(spark.sparkContext.parallelize([(1,), (2,), (3,)], 3), "id BIGINT")
+    assert lake.append("s.scattered", unknown).files_added == 3  # Spark does not know its size
+    assert not writes._is_scattered(scattered, 100)  # larger than a file
+    assert not writes._is_scattered(scattered.groupBy("id").count(), 1 << 30)
+    monkeypatch.setattr(writes, "SCATTERED_TASKS_MIN", 4)
+    assert lake.append("s.scattered", scattered).files_added == 4  # not worth a shuffle
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        monkeypatch.setattr(writes, "SCATTERED_TASKS_MIN", 1)
+        assert lake.append("s.scattered", scattered).files_added == 4  # a shuffle would scatter them further
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
 
 
 def frame(lake: SparkCatalog, rows: list[Row], schema: str = COLUMNS) -> DataFrame:

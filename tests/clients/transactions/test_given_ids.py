@@ -61,7 +61,7 @@ def is_repeat(first: Commit | None, again: Commit | None) -> bool:
     assert first is not None
     assert again is not None
     assert not first.duplicate
-    fields = ("version", "transaction_id", "created_at", "rows_added", "rows_removed")
+    fields = ("version", "transaction_id", "created_at", "rows_added", "rows_removed", "files_added")
     return again.duplicate and all(getattr(first, field) == getattr(again, field) for field in fields)
 
 

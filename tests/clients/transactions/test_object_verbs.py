@@ -383,7 +383,7 @@ def test_a_table_is_restored_to_what_it_was(catalog: Catalog, space: str) -> Non
     catalog.update_table(name, drop_columns=["name"], set={"p": "1"})
     catalog.overwrite(name, [{"id": 7}])
     commit = catalog.restore_table(name, old)
-    assert (commit.rows_added, commit.rows_removed) == (3, 1)
+    assert (commit.rows_added, commit.rows_removed, commit.files_added) == (3, 1, 0)
     assert catalog.read(name) == ROWS
     assert catalog.load_table(name).properties == {}
     catalog.append(name, [{"id": 8, "name": "h"}])

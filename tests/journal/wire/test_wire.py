@@ -448,12 +448,14 @@ def test_a_writer_has_a_name_or_is_none() -> None:
 def test_answers_round_trip() -> None:
     committed = Committed(
         version=1, transaction_id=UUID, created_at_millis=2, token="t", duplicate=True, rows_added=3,
-        rows_removed=4,
+        rows_removed=4, files_added=5,
     )  # fmt: skip
     assert wire.decode_committed(wire.encode_committed(committed), UUID) == committed
-    endless = msgspec.structs.replace(committed, rows_added=1 << 70, rows_removed=1 << 64)
+    endless = msgspec.structs.replace(
+        committed, rows_added=1 << 70, rows_removed=1 << 64, files_added=1 << 65
+    )
     told = wire.decode_committed(wire.encode_committed(endless), UUID)
-    assert (told.rows_added, told.rows_removed) == ((1 << 63) - 1, (1 << 63) - 1)
+    assert (told.rows_added, told.rows_removed, told.files_added) == ((1 << 63) - 1,) * 3
     other = UUID[:-1] + "0"  # a duplicate by retry key: not the requested id
     assert wire.decode_committed(wire.encode_committed(committed), other) == committed
     assert wire.decode_committed(pb.CommitResponse(version=1), other).transaction_id == other

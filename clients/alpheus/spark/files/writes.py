@@ -5,6 +5,9 @@ segment lists what `collect` returns, and nothing else: no code lists a folder, 
 `collect` takes one result of each partition, however often Spark repeats or speculates an attempt. No other action may
 run the frame of tasks: a `count`, `take` or cache behind the tasks would run some of them twice, or in part.
 
+A frame that fits in one file but comes from many tasks is brought together first (`_is_scattered`). The answer of the
+commit counts the files.
+
 The rows of a partitioned table are distributed by a digest of their partition, a column that is not stored. Each task
 sorts its rows by the digest, so one file is open at a time.
 """
@@ -32,7 +35,7 @@ from alpheus.rows.file_writer import footer_of
 from alpheus.rows.manifest_files import FileLists
 from alpheus.spark.files import task_writer
 from alpheus.spark.files.file_scan import check_session
-from alpheus.spark.files.locations import task_place
+from alpheus.spark.files.locations import is_connect, task_place
 from alpheus.spark.files.probe import probe_once
 from alpheus.spark.files.schemas import NOT_UTF8, fit_frame, order_of, partition_key
 from alpheus.spark.files.task_writer import RequiredNull, Task
@@ -51,6 +54,8 @@ from alpheus_journal.tables.partitions import apply_transform, value_of
 CODEC_SETTING = "spark.sql.parquet.compression.codec"
 _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
 """Names of codecs that differ in Spark and pyarrow."""
+
+SCATTERED_TASKS_MIN = 4
 
 for _module in (encoder, task_writer):
     # Workers need nothing of ours: the code of tasks travels with each job.
@@ -139,6 +144,8 @@ def write(
         key = free_name("alpheus_partition", columns)
         # Spark's adaptive execution brings the rows of a partition together, in pieces of a good size.
         ready = ready.withColumn(key, partition_key(table.partition_spec, columns)).hint("rebalance", key)
+    elif is_arranged and _is_scattered(ready, file_size_target):
+        ready = ready.hint("rebalance")
     if key or order:
         ready = ready.sortWithinPartitions(*([f.col(key).asc()] if key else []), *order)
     codec = _choose_codec(spark)
@@ -166,6 +173,27 @@ def write(
         )
         for file, report in files
     ]
+
+
+def _is_scattered(ready: DataFrame, file_size_target: int) -> bool:
+    """Return whether the rows fit in one file, but come from many tasks, which would write a small file each.
+
+    Only frames whose size Spark knows beforehand, and that have no shuffle, are scattered. To bring rows together costs
+    a shuffle, about 0.1 s of CPU for a small frame; to look costs the plan of the frame, and runs nothing.
+    """
+    if (
+        is_connect(spark := ready.sparkSession)
+        or spark.sparkContext.defaultParallelism <= SCATTERED_TASKS_MIN
+    ):
+        return False
+    if spark.conf.get("spark.sql.adaptive.enabled") != "true":
+        return False  # Spark would scatter the rows over `spark.sql.shuffle.partitions` tasks
+    execution = ready._jdf.queryExecution()
+    if execution.optimizedPlan().stats().sizeInBytes() > file_size_target:
+        return False
+    if execution.executedPlan().getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        return False  # Spark brings the rows of a shuffle together by itself, and counting its tasks would run it
+    return int(execution.toRdd().getNumPartitions()) > SCATTERED_TASKS_MIN
 
 
 def _choose_codec(spark: SparkSession) -> str:
