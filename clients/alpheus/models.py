@@ -108,10 +108,10 @@ class Upgraded(ShownStruct, frozen=True, kw_only=True):
 
 class Hold(ShownStruct, frozen=True, kw_only=True):
     """Who still needs the log from `version` on, and so keeps versions from expiring: a "subscription", a job of a
-    "pipeline" (`name` is "pipeline.job"), or a saved "transaction". With `let_go` it waited for too long: what it needs
-    expires all the same."""
+    "pipeline" (`name` is "pipeline.job"), a saved "transaction", or the `history.expire` properties of a "table" or a
+    "namespace". With `let_go` it waited for too long: what it needs expires all the same."""
 
-    kind: Literal["subscription", "pipeline", "transaction"]
+    kind: Literal["subscription", "pipeline", "transaction", "table", "namespace"]
     name: str
     version: int
     let_go: bool = False
@@ -127,7 +127,8 @@ class Expiry(ShownStruct, frozen=True, kw_only=True):
     - `first_version`: the oldest kept version before; `oldest_version`: the oldest kept version afterwards.
     - `wanted_version`: the oldest version that would be kept if nobody held versions back.
     - `expired`: the number of versions that have expired; 0 in a dry run.
-    - `holds`: who needs versions below `wanted_version`.
+    - `holds`: who needs versions below `wanted_version`. Of tables and namespaces at most the 100 that reach back
+      farthest.
     """
 
     dry_run: bool

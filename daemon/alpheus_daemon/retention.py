@@ -124,7 +124,10 @@ class Retention:
     def count_holds(self) -> dict[str, float]:
         """Return the number of holds of the last expiry by kind."""
         kinds = ["let_go" if hold.let_go else hold.kind for hold in self.holds]
-        return {kind: kinds.count(kind) for kind in ("subscription", "pipeline", "transaction", "let_go")}
+        return {
+            kind: kinds.count(kind)
+            for kind in ("subscription", "pipeline", "transaction", "table", "namespace", "let_go")
+        }
 
     # --- inside
 

@@ -114,11 +114,14 @@ class AsyncAdmin:
         - `pipeline_hold`: a job of a pipeline holds back versions that it has not read, but not for longer than this.
         - `dry_run`: change nothing, and return what would happen.
 
-        Versions that a durable subscription in use or a saved transaction needs stay, too. A tag or a lease keeps its
-        own version readable after the version has expired. Time spans are texts such as "7d" or "12h", timedeltas, or
+        Versions that a durable subscription in use or a saved transaction needs stay, too. So do versions that a table
+        keeps for longer: by its properties `history.expire.max-snapshot-age-ms` and
+        `history.expire.min-snapshots-to-keep`, or else by those of its namespace. A tag or a lease keeps its own
+        version readable after the version has expired. Time spans are texts such as "7d" or "12h", timedeltas, or
         seconds. Repeating the call is safe. Raises InvalidInput (`bad_argument`; `upgrade_needed` in a catalog of
-        revision 1), Corrupt where a subscription or pipeline that may need versions cannot be read (no version expires
-        then), and Exhausted (`already_running`) while the daemon expires or collects for somebody else.
+        revision 1), Corrupt where a subscription, pipeline, namespace or table that may need versions cannot be read
+        (no version expires then), and Exhausted (`already_running`) while the daemon expires or collects for somebody
+        else.
         """
         if isinstance(keep, bool) or not isinstance(keep, int):
             raise InvalidInput(

@@ -33,13 +33,15 @@ def expire(
     """Let old versions expire, the lowest first. They can no longer be read, and their events leave the log.
 
     Versions that tags name stay readable under their tags. Versions that a durable subscription, a job of a pipeline
-    or a saved transaction still needs stay in the log. Files stay until "alpheus collect" deletes them. The exit
-    status is 99 if there is nothing to do.
+    or a saved transaction still needs stay in the log. So do versions that a table keeps for longer, by the properties
+    history.expire.max-snapshot-age-ms and history.expire.min-snapshots-to-keep of the table or its namespace. Files
+    stay until "alpheus collect" deletes them. The exit status is 99 if there is nothing to do.
 
     \b
     Examples
       alpheus expire --dry-run
       alpheus expire --older-than 30d --keep 1000 --yes
+      alpheus table set sales.orders history.expire.max-snapshot-age-ms=7776000000
     """
     with settings.catalog() as catalog:
         with output.show_waiting("looking for old versions"):

@@ -28,6 +28,7 @@ from alpheus_journal.model import answers
 from alpheus_journal.model.answers import Loaded, Page, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Segment, TableDef, TagDef
+from alpheus_journal.model.history_rules import check_history_rules
 from alpheus_journal.model.operations import (
     AppendFiles,
     Effect,
@@ -338,6 +339,7 @@ class TransactionCore(Reads):
     async def apply(self, operation: Operation) -> None:
         """Check an operation on top of the earlier ones, then add it to the transaction."""
         self.check_open()
+        check_history_rules(operation)
         if not self._blind:
             executed = await self.overlay.execute(operation)
             operation = executed.action.operation or operation  # with the ids of new columns

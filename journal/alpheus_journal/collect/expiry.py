@@ -1,18 +1,21 @@
 """Expiry: old versions become tombstones, the lowest first (FORMAT.md, "Expiry").
 
 Tags, leases and pins hold nothing back, because they keep a version by a copy of its root. The log itself is held back
-for those who still need it: durable subscriptions, saved transactions, and jobs of pipelines.
+for those who still need it: durable subscriptions, saved transactions, jobs of pipelines, and tables with rules of
+their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
+from alpheus_journal.collect.kept_history import find_history_rules
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import list_saved
 from alpheus_journal.errors import Corrupt, NotFound
@@ -22,6 +25,7 @@ from alpheus_journal.model.answers import Expiry, Hold
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Definition, PipelineDef, SubscriptionDef
 from alpheus_journal.model.expiry_rules import ExpiryRules, check_rules
+from alpheus_journal.model.history_rules import HistoryRules
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.tree.node import encode_tombstone
 from alpheus_journal.wire.positions import POSITION_SIZE_BYTES_MAX, decode_position
@@ -30,6 +34,8 @@ from alpheus_journal.workspace.checks import check_revision
 TOMBSTONES_AT_ONCE = 64
 """The most versions between two looks at the head."""
 PROGRESS_VERSIONS = 1_000
+TABLE_HOLDS_MAX = 100
+"""The most holds of namespaces and tables that a plan names."""
 
 
 async def expire(
@@ -85,10 +91,13 @@ async def _write_tombstones(follower: Follower, versions: Sequence[int], now_mil
 async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expiry:
     head, first = follower.head.version, await follower.oldest()
     newest = max(first, head - rules.keep_versions + 1)
-    wanted = await _find_last_before(follower.log, first, newest, now_millis - rules.older_than_millis)
-    held_since = await _find_last_before(follower.log, first, newest, now_millis - rules.pipeline_hold_millis)
+    times = _Times(follower.log, first)
+    wanted = await times.find_last_before(newest, now_millis - rules.older_than_millis)
+    held_since = await times.find_last_before(newest, now_millis - rules.pipeline_hold_millis)
     found = _find_holds(follower, now_millis, held_since, all_let_go=held_since >= wanted)
     holds = [hold async for hold in found if hold.version < wanted]
+    if wanted > first:  # else nothing expires, whatever the tables keep
+        holds += await _holds_of_tables(follower, rules, times, wanted, now_millis)
     oldest = min([wanted, *(hold.version for hold in holds if not hold.let_go)])
     return Expiry(
         head=head,
@@ -99,25 +108,54 @@ async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expi
     )
 
 
-async def _find_last_before(log: Log, first: int, last: int, millis: int) -> int:
-    """Return the last version of [first, last] whose slot was filled by a time of the store, else `first`: all versions
-    below it had a successor by then.
+class _Times:
+    """When the slots of the kept versions, from `first` on, were filled, by the store."""
 
-    A copy of a catalog has new times, so it expires later. Slots are filled in order, so halving finds the version.
-    """
+    def __init__(self, log: Log, first: int) -> None:
+        self._log, self.first = log, first
+        self._filled_at: dict[int, int | None] = {}
 
-    async def is_before(version: int) -> bool:
-        info = await log.storage.stat(log.path(log.kept_below(version)))
-        return info is not None and info.modified_at_millis <= millis
+    async def find_last_before(self, last: int, millis: int) -> int:
+        """Return the last version of [first, last] whose slot was filled by a time of the store, else `first`: all
+        versions below it had a successor by then.
 
-    low, high = first, last + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if await is_before(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+        A copy of a catalog has new times, so it expires later. Slots are filled in order, so halving finds the version.
+        """
+        low, high = self.first, last + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            filled_at = await self._read(middle)
+            if filled_at is not None and filled_at <= millis:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    async def _read(self, version: int) -> int | None:
+        if version not in self._filled_at:
+            info = await self._log.storage.stat(self._log.path(self._log.kept_below(version)))
+            self._filled_at[version] = None if info is None else info.modified_at_millis
+        return self._filled_at[version]
+
+
+async def _holds_of_tables(
+    follower: Follower, rules: ExpiryRules, times: _Times, wanted: int, now_millis: int
+) -> list[Hold]:
+    """Return what tables keep below `wanted` by rules of their own: of many holds those that reach farthest back."""
+    head = follower.head.version
+    usual = HistoryRules(rules.older_than_millis, rules.keep_versions)
+    holds = []
+    for name, own in (await find_history_rules(follower)).items():
+        asked = own.or_else(usual)
+        assert asked.age_millis is not None
+        assert asked.keep_versions is not None
+        if asked.age_millis <= rules.older_than_millis and asked.keep_versions <= rules.keep_versions:
+            continue
+        newest = max(times.first, head - asked.keep_versions + 1)
+        version = await times.find_last_before(newest, now_millis - asked.age_millis)
+        if version < wanted:
+            holds.append(Hold(kind=name.kind.label, name=name.full_name, version=version))
+    return heapq.nsmallest(TABLE_HOLDS_MAX, holds, key=lambda hold: (hold.version, hold.kind, hold.name))
 
 
 async def _find_holds(

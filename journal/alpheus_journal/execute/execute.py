@@ -31,6 +31,7 @@ from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import (
     TableDef,
 )
+from alpheus_journal.model.history_rules import check_history_rules
 from alpheus_journal.model.operations import (
     Action,
     AppendFiles,
@@ -102,6 +103,7 @@ def check_transaction(
             hint="run alpheus repair on the storage",
         )
     for o in transaction.operations:
+        check_history_rules(o)
         if isinstance(o, FenceCollection) and o.cutoff_millis > now_millis + fmt.CLOCK_SKEW_MILLIS_MAX:
             raise InvalidInput(
                 f"transaction {transaction.id} has a fence for files older than a time in the future",

@@ -298,8 +298,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """What still needs the log from `version` on: a `subscription`, a `pipeline` job or a saved `transaction`. With
-    `let_go`, it waited for too long, and what it needs expires."""
+    """What still needs the log from `version` on: a `subscription`, a `pipeline` job, a saved `transaction`, or the
+    rules of history of a `table` or `namespace`. With `let_go`, it waited for too long, and what it needs expires."""
 
     kind: str
     name: str

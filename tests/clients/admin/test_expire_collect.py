@@ -21,6 +21,7 @@ from alpheus.errors import Expired, InvalidInput, Unavailable
 from alpheus.models import Expiry, Hold
 from alpheus.session.retry import RetryPolicy
 from alpheus_journal.model.answers import Collection, FileTotals
+from alpheus_journal.model.history_rules import MAX_AGE, MIN_VERSIONS
 
 ROWS = pa.table({"id": [1, 2]})
 VERSIONS = 6
@@ -93,6 +94,45 @@ def test_young_files_stay(catalog: Catalog) -> None:
 def test_the_newest_versions_and_young_versions_stay(catalog: Catalog) -> None:
     assert catalog.admin.expire(0, 4).oldest_version == catalog.version() - 3
     assert not catalog.admin.expire().planned
+
+
+def test_a_table_holds_versions_back_by_its_properties(catalog: Catalog) -> None:
+    catalog.update_namespace("a", set={MIN_VERSIONS: "4"})
+    held = catalog.admin.expire(**NOW, dry_run=True)
+    head = catalog.version()
+    assert (held.oldest_version, held.wanted_version) == (head - 3, head)
+    assert held.holds == (Hold(kind="namespace", name="a", version=head - 3),)
+    said = f"held back by the namespace a, whose rules of history keep version {head - 3} and later"
+    assert said in expiry_text(held)
+    assert said in ok(run(catalog, "expire", "--older-than", "0s", "--keep", "1", "--dry-run"))
+    ok(run(catalog, "table", "set", "a.t", f"{MAX_AGE}=7776000000"))
+    held = catalog.admin.expire(**NOW)
+    assert (held.expired, held.oldest_version) == (0, 0)
+    assert held.holds == (Hold(kind="table", name="a.t", version=0),)
+    assert catalog.read("a.t", at=3).num_rows == 4
+    catalog.update_table("a.t", set={MAX_AGE: "0", MIN_VERSIONS: "1"})
+    assert catalog.admin.expire(**NOW).oldest_version == catalog.version(), "shorter has no effect"
+
+
+def test_a_rule_that_is_none_is_refused_when_it_is_set(catalog: Catalog) -> None:
+    for verb in (
+        lambda to: to.update_table("a.t", set={MAX_AGE: "7d"}),
+        lambda to: to.update_namespace("a", set={MAX_AGE: "7d"}),
+        lambda to: to.create_table("a.u", ROWS, properties={MAX_AGE: "7d"}),
+        lambda to: to.create_namespace("c", {MAX_AGE: "7d"}),
+    ):
+        with pytest.raises(InvalidInput, match=f"property {MAX_AGE} of .* is '7d', which is no number of"):
+            verb(catalog)
+        with catalog.transaction() as tx:
+            with pytest.raises(InvalidInput, match=MAX_AGE):
+                verb(tx)  # immediately, and not at the commit
+            tx.abandon()
+    text = failed(run(catalog, "table", "set", "a.t", "history.expire.max-age=1"))
+    assert "property history.expire.max-age of table a.t is no rule of history" in text
+    assert "the rules are " in text
+    with pytest.raises(InvalidInput, match="belongs to a namespace or a table"):
+        catalog.update_catalog(set={MIN_VERSIONS: "3"})
+    assert catalog.version() == VERSIONS - 1
 
 
 def test_a_pipeline_holds_versions_back_until_it_is_let_go(catalog: Catalog) -> None:

@@ -35,6 +35,11 @@ def expiry_text(expiry: Expiry) -> str:
                 f"let go: {_holder_text(hold.kind, hold.name)} needs version {hold.version} and later,"
                 " but has waited for too long"
             )
+        elif hold.kind in ("table", "namespace"):
+            lines.append(
+                f"held back by {_holder_text(hold.kind, hold.name)}, whose rules of history keep version {hold.version}"
+                " and later"
+            )
         else:
             lines.append(
                 f"held back by {_holder_text(hold.kind, hold.name)}, which needs version {hold.version} and later"

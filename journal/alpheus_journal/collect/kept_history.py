@@ -1,0 +1,104 @@
+"""What tables keep by rules of their own (FORMAT.md, "Rules of namespaces and tables")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.format import Key, Kind, ObjectName
+from alpheus_journal.model.answers import StoredObject
+from alpheus_journal.model.definition_messages import decode_definition, has_checksum
+from alpheus_journal.model.definitions import NamespaceDef, TableDef
+from alpheus_journal.model.history_rules import HISTORY_PREFIX, HistoryRules, parse_history_rules
+from alpheus_journal.replay.follower import Follower
+from alpheus_journal.tree.reader import Reader, Snapshot
+
+OBJECTS_AT_ONCE = 500
+LOOKED_AT_ONCE = 16
+"""Other work of the event loop has its turn after so many definitions."""
+NODE_CACHE_BYTES = 8 << 20
+DEFINITION_CACHE_BYTES = 1 << 20
+"""Each definition is read once, so a cache would only take memory."""
+_MARK = HISTORY_PREFIX.encode()
+
+
+async def find_history_rules(follower: Follower) -> dict[ObjectName, HistoryRules]:
+    """Return the rules of the tables at the head, by the object that they come from: the table if it has a rule of its
+    own, else its namespace.
+
+    Reads the definitions of all namespaces and tables, from memory where the catalog is loaded. Raises Corrupt for a
+    definition that cannot be read, and InvalidInput for a value that is no rule.
+    """
+    namespaces: dict[str, HistoryRules] = {}
+    async for name, stored in _each_object(follower, Kind.NAMESPACE):
+        rules = _rules_of(name, stored)
+        if rules is not None:
+            namespaces[name.namespace] = rules
+    found: dict[ObjectName, HistoryRules] = {}
+    async for name, stored in _each_object(follower, Kind.TABLE):
+        own, inherited = _rules_of(name, stored), namespaces.get(name.namespace)
+        if own is not None:
+            found[name] = own.or_else(inherited or HistoryRules())
+        elif inherited is not None:
+            found[ObjectName(Kind.NAMESPACE, name.namespace)] = inherited
+    return found
+
+
+async def _each_object(follower: Follower, kind: Kind) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+    """Yield all objects of a kind at the head, damaged ones too. A commit beside it moves no object past the search."""
+    keys = follower.reader.keys
+    low, high = keys.bounds(kind)
+    state = follower.replay.readable
+    if state is not None:
+        state = state.copy()
+    head = follower.head
+    reader = Reader(
+        follower.log.storage,
+        keys,
+        node_size_max=follower.log.node_size_max,
+        node_cache_bytes=NODE_CACHE_BYTES,
+        definition_cache_bytes=DEFINITION_CACHE_BYTES,
+    )
+    snapshot = Snapshot(reader, head.version, head.root, head.catalog_def, follower.root)
+    more = True
+    while more:
+        if state is not None:
+            part = state.part(low, high, OBJECTS_AT_ONCE)
+        else:
+            rows = await snapshot.rows(low, high, OBJECTS_AT_ONCE)
+            read = await reader.stored({path: kind for _, path in rows})
+            part = [(key, read[path]) for key, path in rows]
+        for number, (key, stored) in enumerate(part):
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            yield keys.parse(key), stored
+        more = len(part) == OBJECTS_AT_ONCE
+        if part:
+            low = Key(part[-1][0] + "\0")
+
+
+def _rules_of(name: ObjectName, stored: StoredObject) -> HistoryRules | None:
+    """Return the rules in an object's definition, or None where it has none."""
+    try:
+        if (damage := stored.error()) is not None:
+            raise damage
+        if _MARK not in stored.definition and has_checksum(stored.definition):
+            return None  # most objects: whole, and nothing to decode
+        definition = decode_definition(name.kind, stored.definition, stored.path)
+        assert isinstance(definition, NamespaceDef | TableDef)
+        rules = parse_history_rules(definition.properties, str(name))
+    except Corrupt as error:
+        raise Corrupt(
+            f"no version expires, because it is unknown which versions {name} keeps: {error.message}",
+            kind=error.kind,
+            path=stored.path,
+            hint=f"restore {stored.path} from a copy, or drop the {name.kind.label}",
+        ) from error
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"no version expires, because it is unknown which versions {name} keeps: {error.message}",
+            kind=error.kind,
+            hint=error.hint,
+        ) from error
+    return None if rules == HistoryRules() else rules
