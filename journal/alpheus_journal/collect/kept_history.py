@@ -12,6 +12,7 @@ from alpheus_journal.model.definition_messages import decode_definition, has_che
 from alpheus_journal.model.definitions import NamespaceDef, TableDef
 from alpheus_journal.model.history_rules import HISTORY_PREFIX, HistoryRules, parse_history_rules
 from alpheus_journal.replay.follower import Follower
+from alpheus_journal.replay.state import State
 from alpheus_journal.tree.reader import Reader, Snapshot
 
 OBJECTS_AT_ONCE = 500
@@ -30,13 +31,15 @@ async def find_history_rules(follower: Follower) -> dict[ObjectName, HistoryRule
     Reads the definitions of all namespaces and tables, from memory where the catalog is loaded. Raises Corrupt for a
     definition that cannot be read, and InvalidInput for a value that is no rule.
     """
+    state = follower.replay.readable
+    view = _View(follower, None if state is None else state.copy())
     namespaces: dict[str, HistoryRules] = {}
-    async for name, stored in _each_object(follower, Kind.NAMESPACE):
+    async for name, stored in view.each_object(Kind.NAMESPACE):
         rules = _rules_of(name, stored)
         if rules is not None:
             namespaces[name.namespace] = rules
     found: dict[ObjectName, HistoryRules] = {}
-    async for name, stored in _each_object(follower, Kind.TABLE):
+    async for name, stored in view.each_object(Kind.TABLE):
         own, inherited = _rules_of(name, stored), namespaces.get(name.namespace)
         if own is not None:
             found[name] = own.or_else(inherited or HistoryRules())
@@ -45,37 +48,41 @@ async def find_history_rules(follower: Follower) -> dict[ObjectName, HistoryRule
     return found
 
 
-async def _each_object(follower: Follower, kind: Kind) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-    """Yield all objects of a kind at the head, damaged ones too. A commit beside it moves no object past the search."""
-    keys = follower.reader.keys
-    low, high = keys.bounds(kind)
-    state = follower.replay.readable
-    if state is not None:
-        state = state.copy()
-    head = follower.head
-    reader = Reader(
-        follower.log.storage,
-        keys,
-        node_size_max=follower.log.node_size_max,
-        node_cache_bytes=NODE_CACHE_BYTES,
-        definition_cache_bytes=DEFINITION_CACHE_BYTES,
-    )
-    snapshot = Snapshot(reader, head.version, head.root, head.catalog_def, follower.root)
-    more = True
-    while more:
-        if state is not None:
-            part = state.part(low, high, OBJECTS_AT_ONCE)
-        else:
-            rows = await snapshot.rows(low, high, OBJECTS_AT_ONCE)
-            read = await reader.stored({path: kind for _, path in rows})
-            part = [(key, read[path]) for key, path in rows]
-        for number, (key, stored) in enumerate(part):
-            if number % LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            yield keys.parse(key), stored
-        more = len(part) == OBJECTS_AT_ONCE
-        if part:
-            low = Key(part[-1][0] + "\0")
+class _View:
+    """One version for all that is read, so that no commit beside the search moves a table or a rule past it."""
+
+    def __init__(self, follower: Follower, state: State | None) -> None:
+        head, log = follower.head, follower.log
+        self._state, self._keys = state, follower.reader.keys
+        self._reader = Reader(
+            log.storage,
+            self._keys,
+            node_size_max=log.node_size_max,
+            node_cache_bytes=NODE_CACHE_BYTES,
+            definition_cache_bytes=DEFINITION_CACHE_BYTES,
+        )
+        self._snapshot = Snapshot(self._reader, head.version, head.root, head.catalog_def, follower.root)
+
+    async def each_object(self, kind: Kind) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        """Yield all objects of a kind, damaged ones too."""
+        low, high = self._keys.bounds(kind)
+        more = True
+        while more:
+            part = await self._read_part(kind, low, high)
+            for number, (key, stored) in enumerate(part):
+                if number % LOOKED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                yield self._keys.parse(key), stored
+            more = len(part) == OBJECTS_AT_ONCE
+            if part:
+                low = Key(part[-1][0] + "\0")
+
+    async def _read_part(self, kind: Kind, low: Key, high: Key) -> list[tuple[Key, StoredObject]]:
+        if self._state is not None:
+            return self._state.part(low, high, OBJECTS_AT_ONCE)
+        rows = await self._snapshot.rows(low, high, OBJECTS_AT_ONCE)
+        read = await self._reader.stored({path: kind for _, path in rows})
+        return [(key, read[path]) for key, path in rows]
 
 
 def _rules_of(name: ObjectName, stored: StoredObject) -> HistoryRules | None:

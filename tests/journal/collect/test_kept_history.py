@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncIterator
 
 import pytest
 from upkeep_lake import T, check, collect, commit_rows, expire, files_of, make_lake, make_table, reachable
@@ -13,7 +14,7 @@ from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.execute import execute
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import Expiry
+from alpheus_journal.model.answers import Expiry, StoredObject
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.history_rules import MAX_AGE, MIN_VERSIONS
 from alpheus_journal.model.operations import (
@@ -180,6 +181,35 @@ async def test_only_tables_at_the_head_keep_history() -> None:
     assert held_of(await plan_of(journal)) == [("table", "a.u", journal.head.version - 6)]
     await lake.commit(journal, DropNamespace(name="a", cascade=True))
     assert held_of(await plan_of(journal)) == []
+    await journal.close()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+async def test_a_commit_beside_the_search_moves_no_table_past_it(
+    in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    await lake.commit(journal, lake.namespace("b"))
+    await lake.commit(journal, UpdateNamespace(name="a", set={MIN_VERSIONS: "5"}))
+    await age(lake, journal, 6)
+    if in_memory:
+        await journal.load_state()
+    search = kept_history._View.each_object
+
+    async def search_and_move(
+        view: kept_history._View, kind: Kind
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        async for found in search(view, kind):
+            yield found
+        if kind is Kind.NAMESPACE:
+            await lake.commit(journal, UpdateNamespace(name="b", set={MIN_VERSIONS: "5"}))
+            moved = RenameObject(kind=Kind.TABLE, namespace="a", name="t", new_namespace="b", new_name="t")
+            await lake.commit(journal, moved)
+
+    head = journal.head.version
+    monkeypatch.setattr(kept_history._View, "each_object", search_and_move)
+    assert held_of(await plan_of(journal)) == [("namespace", "a", head - 4)]
     await journal.close()
 
 
