@@ -214,5 +214,7 @@ async def test_a_daemon_shows_its_numbers(tmp_path: Path) -> None:
     await journal.close()
     assert 'alpheus_collected_files_total{kind="data"} 0.0' in text
     assert 'alpheus_expiry_holds{holder="let_go"} 0.0' in text
+    for kind in ("table", "namespace"):
+        assert f'alpheus_expiry_holds{{holder="{kind}"}} 0.0' in text
     assert "alpheus_expiry_held_version -1.0" in text
     assert 'alpheus_maintenance_failures_total{job="expiry"} 0.0' in text

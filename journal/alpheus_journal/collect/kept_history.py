@@ -15,7 +15,7 @@ from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import State
 from alpheus_journal.tree.reader import Reader, Snapshot
 
-OBJECTS_AT_ONCE = 500
+OBJECTS_AT_ONCE = 100
 LOOKED_AT_ONCE = 16
 """Other work of the event loop has its turn after so many definitions."""
 NODE_CACHE_BYTES = 8 << 20
@@ -34,12 +34,12 @@ async def find_history_rules(follower: Follower) -> dict[ObjectName, HistoryRule
     state = follower.replay.readable
     view = _View(follower, None if state is None else state.copy())
     namespaces: dict[str, HistoryRules] = {}
-    async for name, stored in view.each_object(Kind.NAMESPACE):
+    async for name, stored in view.each_concerned(Kind.NAMESPACE):
         rules = _rules_of(name, stored)
         if rules is not None:
             namespaces[name.namespace] = rules
     found: dict[ObjectName, HistoryRules] = {}
-    async for name, stored in view.each_object(Kind.TABLE):
+    async for name, stored in view.each_concerned(Kind.TABLE, whatever=bool(namespaces)):
         own, inherited = _rules_of(name, stored), namespaces.get(name.namespace)
         if own is not None:
             found[name] = own.or_else(inherited or HistoryRules())
@@ -63,8 +63,10 @@ class _View:
         )
         self._snapshot = Snapshot(self._reader, head.version, head.root, head.catalog_def, follower.root)
 
-    async def each_object(self, kind: Kind) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        """Yield all objects of a kind, damaged ones too."""
+    async def each_concerned(
+        self, kind: Kind, *, whatever: bool = False
+    ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
+        """Yield the objects of a kind that may have rules, damaged ones too; all of the kind with `whatever`."""
         low, high = self._keys.bounds(kind)
         more = True
         while more:
@@ -72,7 +74,8 @@ class _View:
             for number, (key, stored) in enumerate(part):
                 if number % LOOKED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                yield self._keys.parse(key), stored
+                if whatever or _may_have_rules(stored):
+                    yield self._keys.parse(key), stored
             more = len(part) == OBJECTS_AT_ONCE
             if part:
                 low = Key(part[-1][0] + "\0")
@@ -85,13 +88,18 @@ class _View:
         return [(key, read[path]) for key, path in rows]
 
 
+def _may_have_rules(stored: StoredObject) -> bool:
+    """Return False for most objects: whole, and without a rule. Nothing is decoded."""
+    return _MARK in stored.definition or not has_checksum(stored.definition)
+
+
 def _rules_of(name: ObjectName, stored: StoredObject) -> HistoryRules | None:
     """Return the rules in an object's definition, or None where it has none."""
     try:
         if (damage := stored.error()) is not None:
             raise damage
-        if _MARK not in stored.definition and has_checksum(stored.definition):
-            return None  # most objects: whole, and nothing to decode
+        if not _may_have_rules(stored):
+            return None
         definition = decode_definition(name.kind, stored.definition, stored.path)
         assert isinstance(definition, NamespaceDef | TableDef)
         rules = parse_history_rules(definition.properties, str(name))

@@ -134,6 +134,7 @@ async def test_the_table_wins_over_its_namespace_and_each_property_by_itself() -
     assert await oldest({MIN_VERSIONS: "5"}, {MIN_VERSIONS: "7"}) == (7, ["table"])
     assert await oldest({MIN_VERSIONS: "7"}, {MIN_VERSIONS: "5"}) == (5, ["table"])
     assert await oldest({MIN_VERSIONS: "7"}, {MIN_VERSIONS: "1"}) == (3, [])  # shorter has no effect
+    assert await oldest({}, {MAX_AGE: "1"}) == (3, [])  # it is longer, and keeps the same versions
     # The age comes from the table, and the number from the namespace. The longer of the two counts.
     assert await oldest({MIN_VERSIONS: "7"}, {MAX_AGE: "0"}) == (7, ["table"])
     kept, kinds = await oldest({MIN_VERSIONS: "7", MAX_AGE: str(HOUR_MILLIS)}, {MAX_AGE: LONG_MAX})
@@ -195,12 +196,12 @@ async def test_a_commit_beside_the_search_moves_no_table_past_it(
     await age(lake, journal, 6)
     if in_memory:
         await journal.load_state()
-    search = kept_history._View.each_object
+    search = kept_history._View.each_concerned
 
     async def search_and_move(
-        view: kept_history._View, kind: Kind
+        view: kept_history._View, kind: Kind, *, whatever: bool = False
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
-        async for found in search(view, kind):
+        async for found in search(view, kind, whatever=whatever):
             yield found
         if kind is Kind.NAMESPACE:
             await lake.commit(journal, UpdateNamespace(name="b", set={MIN_VERSIONS: "5"}))
@@ -208,7 +209,7 @@ async def test_a_commit_beside_the_search_moves_no_table_past_it(
             await lake.commit(journal, moved)
 
     head = journal.head.version
-    monkeypatch.setattr(kept_history._View, "each_object", search_and_move)
+    monkeypatch.setattr(kept_history._View, "each_concerned", search_and_move)
     assert held_of(await plan_of(journal)) == [("namespace", "a", head - 4)]
     await journal.close()
 
@@ -344,6 +345,7 @@ async def test_where_a_definition_cannot_be_read_no_version_expires(kind: str, d
     error = await raises(Corrupt, expire(journal))
     assert "no version expires, because it is unknown which versions" in error.message
     assert error.path == live
+    assert data is not None or "missing" in error.message
     assert error.hint.startswith(f"restore {live} from a copy, or drop the ")
     assert (await journal.info()).oldest_version == 0
     await journal.close()
