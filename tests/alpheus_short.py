@@ -55,6 +55,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "tests/clients/spark/test_spark_changes.py::test_a_key_of_each_type_matches_as_in_the_library": (
         "DOUBLE",
     ),
+    "tests/clients/spark/test_task_writer.py::test_a_worker_of_few_addresses": ("2,000 columns",),
     "tests/clients/test_catalog.py::test_a_forked_child": ("direct",),
     "tests/clients/test_catalog.py::test_an_interrupt_ends_the_wait": ("remote",),
     "tests/clients/test_catalog.py::test_programs_are_started_while_calls_run": ("remote",),

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -131,6 +132,74 @@ def test_it_needs_nothing_of_ours_on_a_worker(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "out").iterdir())) == 1
+
+
+ONE_TASK = """
+import resource, sys
+import pyarrow as pa
+import pyspark.worker
+from pyspark import cloudpickle
+
+limit = int(sys.argv[2]) << 20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))  # as spark.executor.pyspark.memory does
+work, kind = cloudpickle.loads(open(sys.argv[1], "rb").read())
+
+
+def rows():
+    if kind == "cells of 10 MB":
+        for number in range(16):
+            yield pa.RecordBatch.from_pydict({"c0": [bytes([number]) * (10 << 20)]})
+    elif kind == "2,000 columns":
+        for number in range(10):
+            cells = [pa.array([f"{number} {column} {row}".encode() for row in range(200)]) for column in range(2_000)]
+            yield pa.RecordBatch.from_arrays(cells, names=[f"c{column}" for column in range(2_000)])
+    elif kind == "5,000 partitions":
+        for number in range(50):
+            keys = pa.array([number * 100 + row // 10 for row in range(1_000)], pa.int32())
+            yield pa.RecordBatch.from_pydict({"c0": [b"%d" % row for row in range(1_000)], "key": keys})
+    else:
+        for number in range(40):
+            yield pa.RecordBatch.from_pydict({"c0": [b"%d %d a row" % (number, row) for row in range(100_000)]})
+
+
+print(sum(found.num_rows for found in work(rows())))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "files"),
+    [
+        ("rows", 512, 1),
+        ("cells of 10 MB", 768, 1),
+        ("2,000 columns", 512, 1),
+        ("5,000 partitions", 512, 5_000),
+    ],
+)
+def test_a_worker_of_few_addresses(tmp_path: Path, kind: str, limit: int, files: int) -> None:
+    """A worker whose addresses are limited to 512 MiB writes its rows, where the C library reserves one arena."""
+    names = [f"c{number}" for number in range(2_000 if kind == "2,000 columns" else 1)]
+    fields = [
+        pa.field(name, pa.binary(), metadata={"PARQUET:field_id": str(number)})
+        for number, name in enumerate(names, 1)
+    ]
+    task = task_into(
+        tmp_path / "out",
+        schema=pa.schema(fields).serialize().to_pybytes(),
+        has_key=kind == "5,000 partitions",
+        first_columns=(),
+    )
+    (tmp_path / "work").write_bytes(
+        cloudpickle.dumps((functools.partial(task_writer.write_rows, task), kind))
+    )  # type: ignore[no-untyped-call]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_TASK, tmp_path / "work", str(limit)],
+        env={**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"},  # Spark sets the second
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(list((tmp_path / "out").iterdir())) == files
 
 
 class _Failing:
