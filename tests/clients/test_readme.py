@@ -20,10 +20,11 @@ import sysconfig
 import tarfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from alpheus_test_servers import S3Server
 from programs import ROOT, Program, differs, programs
 
 README = (ROOT / "README.md").read_text()
@@ -234,12 +235,27 @@ def normal(text: str) -> str:
     return TIME.sub("TIME", UUID.sub("UUID", text))
 
 
-def test_typed_from_top_to_bottom_it_prints_what_it_says(
-    terminal: Terminal, tmp_path: Path, port: str
-) -> None:
-    lake = str(tmp_path / "lake")
+@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.slow)])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, lane_count: Callable[[int, int], int]) -> str:
+    """Return the place of a catalog that takes the place of /tmp/lake. Nothing else in the README is changed."""
+    if request.param == "disk":
+        return str(tmp_path / "lake")
+    if not lane_count(0, 1):
+        pytest.skip("make slow LANE=readme")
+    server: S3Server = request.getfixturevalue("s3_server")
+    jars = request.getfixturevalue("hadoop_aws_jars")
+    folder = tmp_path / "conf"
+    folder.mkdir()
+    (folder / "spark-defaults.conf").write_text(f"spark.jars {','.join(map(str, jars))}\n")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    patch.setenv("SPARK_CONF_DIR", str(folder))  # the jars, which Spark would download
+    return server.url()
 
+
+def test_typed_from_top_to_bottom_it_prints_what_it_says(lake: str, terminal: Terminal, port: str) -> None:
     def here(text: str) -> str:
+        if "://" in lake:
+            text = text.replace("file:///tmp/lake", lake)
         return text.replace("7480", port).replace("/tmp/lake", lake)
 
     typed = typed_programs()
