@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import pytest
 from alpheus_test_servers import S3Server, default_kind
@@ -34,7 +38,7 @@ import alpheus
 from alpheus.errors import AlpheusError, Denied, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus.spark import SparkCatalog
 from alpheus.spark.files import task_writer, writes
-from alpheus_journal.testing.proxy import CutUpload, Forward, LoseReply, Truncate
+from alpheus_journal.testing.proxy import CutUpload, Forward, LoseReply, Request, Truncate, s3_error
 
 pytestmark = [*SPARK_MARKS, pytest.mark.slow]  # all of them belong to the lane spark_s3
 
@@ -296,6 +300,86 @@ def test_a_token_that_expires(rig: Rig, lane_count: Callable[[int, int], int]) -
         check_refused(rig, lambda: rig.append(2 * ROWS), Denied, "(?i)expired")
     rig.append(2 * ROWS)
     assert rig.check(range(3 * ROWS)), "files of the refused writes"
+
+
+WRONG_CLOCK = r"""
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static long shift(void) { return atol(getenv("TEST_CLOCK_SHIFT")); }
+
+int clock_gettime(clockid_t id, struct timespec *found) {
+    int done = syscall(SYS_clock_gettime, id, found);
+    if (!done && id == CLOCK_REALTIME) found->tv_sec += shift();
+    return done;
+}
+
+int gettimeofday(struct timeval *restrict found, void *restrict zone) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    found->tv_sec = now.tv_sec;
+    found->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *found) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (found) *found = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+"""A library that shifts the clock of a process by seconds."""
+
+
+def sent_at_another_time(request: Request) -> bool:
+    """Match requests for data whose signature is more than a quarter of an hour old or early, as S3 refuses them."""
+    at = request.headers.get("x-amz-date", "")
+    if not at or "data" not in request.path:
+        return False
+    sent = datetime.strptime(at, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return abs(datetime.now(UTC) - sent) > timedelta(minutes=15)
+
+
+@pytest.mark.parametrize("hours", [-30, 5])
+def test_a_worker_whose_clock_is_wrong(
+    rig: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lane_count: Callable[[int, int], int],
+    hours: int,
+) -> None:
+    """The store refuses what a worker signs at a wrong time. The worker's client learns the time from that answer, and
+    no name or path of a file comes from a worker's clock."""
+    if not lane_count(0, 1):
+        pytest.skip(LANE)
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler")
+    (tmp_path / "clock.c").write_text(WRONG_CLOCK)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", tmp_path / "clock.so", tmp_path / "clock.c"], check=True
+    )
+    context = rig.lake.spark.sparkContext
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nLD_PRELOAD={tmp_path}/clock.so TEST_CLOCK_SHIFT={hours * 3600} exec {context.pythonExec} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(context, "pythonExec", str(python))
+
+    refused = s3_error(403, "RequestTimeTooSkewed", "The difference between the times is too large.")
+    now = {"Date": format_datetime(datetime.now(UTC), usegmt=True)}
+    rig.store.always(
+        sent_at_another_time, msgspec.structs.replace(refused, headers={**refused.headers, **now})
+    )
+    rig.append()
+    assert rig.store.count_spoiled() > 0, "the workers' clock is not wrong"
+    rig.lake.delete("s.t", "id < 3")
+    rig.check(range(3, 2 * ROWS))
 
 
 # --- cut bodies and lost replies ----------------------------------------------------------------------

@@ -27,6 +27,7 @@ S3A = READ + "Caused by: org.apache.hadoop.fs.s3a."
     [
         (TASK + "AWS Error UNKNOWN: Unable to parse ExceptionName: ExpiredToken", Denied, "ExpiredToken"),
         (TASK + "AWS Error ACCESS_DENIED during PutObject operation", Denied, "a task could not store a file"),
+        (TASK + "AWS Error REQUEST_TIME_TOO_SKEWED (HTTP status 403)", InvalidInput, "TOO_SKEWED"),
         (TASK + "AWS Error SLOW_DOWN (HTTP status 503)", Unavailable, "SLOW_DOWN"),
         (TASK + "AWS Error NO_SUCH_BUCKET", InvalidInput, "NO_SUCH_BUCKET"),
         (TASK + "No space left on device", Unavailable, "No space left"),

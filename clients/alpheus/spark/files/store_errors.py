@@ -26,6 +26,11 @@ _REASONS = (
         "give the region of the bucket in the catalog's URL: ?region=NAME",
     ),
     (
+        r"RequestTimeTooSkewed|REQUEST_TIME_TOO_SKEWED",
+        "",
+        "set the clock of that machine right: the store refuses what it signs at a wrong time",
+    ),
+    (
         r"ACCESS_DENIED|Access ?Denied|Forbidden|PermissionError|Permission denied|(HTTP status|Status Code:?) 403\b",
         "denied",
         "allow that process to read and write below data/ of the catalog's prefix",
