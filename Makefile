@@ -55,7 +55,7 @@ $(CLASSES): $(STAMP) tests/spark_class_archive.py
 run: $(STAMP) ## run the demonstration: a daemon, writers, a pipeline and their results
 	$(BIN)/python -m alpheus.demo $(ARGS)
 
-test: lint types $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## run lint, types, drift of generated code, and every test at small counts (JOBS=3 processes; two of them start Spark)
+test: lint types $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## run lint, types, drift of generated code, and every test at small counts (JOBS=3 processes; one has the Spark session that tests share)
 	$(BIN)/python -m alpheus_pb --check
 	$(BIN)/python -m alpheus.sync --check
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

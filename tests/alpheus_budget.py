@@ -6,7 +6,6 @@ limit: no test fails because a machine is slow. The table shows which part to sp
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -28,9 +27,9 @@ PARTS = {"tests/journal/": "journal", "tests/daemon/": "daemon", "tests/clients/
     ("tests/faults/", "tests/fuzz/"), "faults"
 )
 SHARES_SPARK = ("tests/clients/spark/", "tests/clients/test_guide.py", "tests/faults/test_spark_s3_faults.py")
-SPARK_SESSIONS = 2
-"""The processes of a run that start a shared Spark session. A session takes ten seconds to start and a minute to become
-fast, and its JVM takes more than a gigabyte."""
+SHARED_UNIT = "spark"
+"""The unit of all files that share a Spark session. A session takes ten seconds to start and some minutes to become
+fast, and its JVM takes more than a gigabyte. So one process of a run starts it, and the others run the rest."""
 WHOLE_RUN_MIN = 3000
 """Tests. A run of fewer tests is a selection, and its times do not describe the parts."""
 
@@ -43,12 +42,10 @@ def part_of(node_id: str) -> str:
 
 
 def unit_of(node_id: str) -> str:
-    """Return the unit of work that a test belongs to: its file, or one of `SPARK_SESSIONS` groups of files that share a
-    Spark session. One process runs a whole unit."""
+    """Return the unit of work that a test belongs to: its file, or the unit of the files that share a Spark session.
+    One process runs a whole unit."""
     file = node_id.partition("::")[0]
-    if not file.startswith(SHARES_SPARK):
-        return file
-    return f"spark-{zlib.adler32(file.encode()) % SPARK_SESSIONS}"
+    return SHARED_UNIT if file.startswith(SHARES_SPARK) else file
 
 
 def table_of(reports: list[pytest.TestReport]) -> list[str]:

@@ -175,12 +175,11 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
-# Files that take long: first one of each group that shares a Spark session, because a group takes some times as long as
-# any other file, then the longest first. Processes get the files in this order, so that no process ends with a long
-# file while the others have nothing left to do.
+# Files that take long: first one of those that share a Spark session, because together they take as long as half of the
+# others, then the longest first. Processes get the files in this order, so that no process ends with a long file while
+# the others have nothing left to do.
 LONG_FILES = (
     "test_spark_s3_faults",
-    "test_spark_pipeline",
     "test_demo",
     "test_soak",
     "test_readme",
@@ -232,7 +231,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Gives each process of a run whole files, and few processes those that share a Spark session."""
+    """Gives each process of a run whole files, and one process all that share a Spark session."""
 
     def _split_scope(self, nodeid: str) -> str:
         return budget.unit_of(nodeid)
