@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "DOUBLE",
     ),
     "tests/clients/spark/test_task_writer.py::test_a_worker_of_few_addresses": ("2,000 columns",),
+    "tests/clients/spark/test_spark_values.py::test_nested_values_that_a_frame_calls_not_null": ("query1",),
     "tests/clients/test_catalog.py::test_a_forked_child": ("direct",),
     "tests/clients/test_catalog.py::test_an_interrupt_ends_the_wait": ("remote",),
     "tests/clients/test_catalog.py::test_programs_are_started_while_calls_run": ("remote",),
@@ -93,6 +94,13 @@ CASES: dict[str, tuple[str, ...]] = {
     "tests/daemon/serve/test_weights.py::test_the_largest_honest_transactions_pass": (
         "many_operations",
         "many_columns_read",
+    ),
+    "tests/daemon/test_tag_rules.py::test_moments_of_cron_do_not_depend_on_when_the_daemon_looks": (
+        "30 2 * * *",
+        "0 3 * * sun",
+        "15 1",
+        "0 0 1 * *",
+        "Australia/Lord_Howe",
     ),
     "tests/faults/test_commit_faults.py::test_cancelled_at_any_point": ("True",),
     "tests/faults/test_commit_faults.py::test_storms": ("True",),

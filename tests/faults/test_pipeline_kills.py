@@ -113,7 +113,7 @@ def until(condition: Callable[[], bool], alive: Callable[[], bool] = lambda: Tru
     while not condition():
         assert alive(), "a process ended by itself"
         assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.02)
+        time.sleep(0.1)  # most conditions ask the daemon, which has better to do
 
 
 class Loader:

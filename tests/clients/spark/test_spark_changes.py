@@ -280,8 +280,13 @@ def test_a_key_of_each_type_matches_as_in_the_library(
     assert feeds[0] == feeds[1]
 
 
-def test_a_source_that_is_never_the_same_is_run_once(lake: SparkCatalog) -> None:
-    """A source that gives other rows each time runs once: counts, written rows and the feed come from one run."""
+def test_a_source_that_is_never_the_same_is_run_once(
+    lake: SparkCatalog, lane_count: Callable[[int, int], int]
+) -> None:
+    """A source that gives other rows each time runs once: counts, written rows and the feed come from one run.
+
+    A short run has the merge. `test_values_that_are_computed_of_a_row_alone` has an update.
+    """
     lake.create_table("s.r", "id BIGINT, u STRING")
     lake.catalog.append("s.r", [{"id": number, "u": ""} for number in range(10)])
     head = lake.catalog.version()
@@ -295,6 +300,8 @@ def test_a_source_that_is_never_the_same_is_run_once(lake: SparkCatalog) -> None
     }
     assert fed == {key: value for key, value in now.items() if value}
     assert merged.rows_added == len(fed)
+    if not lane_count(0, 1):
+        return
     lake.update("s.r", {"u": f.expr("uuid()")}, "id < 3", mode="rewrite")
     after = lake.catalog.version()
     images = [
