@@ -179,6 +179,7 @@ def spark() -> Iterator[SparkSession]:
 # others, then the longest first. Processes get the files in this order, so that no process ends with a long file while
 # the others have nothing left to do.
 LONG_FILES = (
+    "test_spark_pipeline",
     "test_spark_s3_faults",
     "test_demo",
     "test_soak",
