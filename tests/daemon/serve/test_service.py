@@ -526,7 +526,7 @@ async def test_subscribers_are_bounded() -> None:
 
 async def test_shutdown_ends_streams_and_answers_what_is_in_flight() -> None:
     storage = MemoryStorage()
-    stack = daemon_of(storage)
+    stack = daemon_of(storage, group_ahead_count_min=0)  # so that "b" waits until "a" is stored
     daemon = await stack.__aenter__()
     async with daemon.client() as client:
         call = client.stub.Events(wire.encode_events_request(wire.EventsQuery(follow=True)))
