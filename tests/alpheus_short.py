@@ -130,6 +130,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "ignores its own commit id",
         "rebases without settling",
     ),
+    "tests/faults/test_spark_s3_faults.py::test_executors_that_are_killed_or_hang": ("result",),
     "tests/faults/test_upkeep_faults.py::test_paused_in_the_upkeep": (
         "checkpoint.put",
         "commit.ahead_staged",
