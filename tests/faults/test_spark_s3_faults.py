@@ -514,9 +514,9 @@ def test_executors_that_are_killed_or_hang(
     lane_count: Callable[[int, int], int],
     phase: str,
 ) -> None:
-    """Executors run the tasks of each verb, and are killed in a phase of it (`cluster_driver.PHASES`). Each verb commits
-    its rows once, or is refused. No attempt deletes what another one stored. There are two executors, and one in a short
-    run."""
+    """Executors run the tasks of each verb, and are killed in a phase of it (`cluster_driver.PHASES`). Each verb
+    commits its rows once, or is refused. No attempt deletes what another one stored. There are two executors, and one
+    in a short run."""
     seed = int(os.environ.get("ALPHEUS_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"ALPHEUS_SEED={seed}")
     url, kills = s3_server.url(self_test="false"), lane_count(1, KILLS_FULL)
