@@ -17,7 +17,7 @@ from alpheus_journal.conflicts.facets import check_reads
 from alpheus_journal.conflicts.rules import Group, Stakes
 from alpheus_journal.data_roots import check_data_root
 from alpheus_journal.errors import AlpheusError, Conflict
-from alpheus_journal.execute.execute import check_transaction
+from alpheus_journal.execute.execute import check_rules_set, check_transaction
 from alpheus_journal.execute.prefetch import settled_names_of
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.version_bytes import run_aside, written_size_max
@@ -147,6 +147,7 @@ class Judge:
                 if answer is not None:
                     decided[index] = answer
                     continue
+                check_rules_set(transaction)
                 await self._references.check(transaction, base)
                 names = None
                 if len(transaction.operations) <= OPERATIONS_AT_ONCE_MAX:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Clock, Identities, uuid7_millis
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput, NotFound
-from alpheus_journal.execute.execute import check_transaction
+from alpheus_journal.execute.execute import check_rules_set, check_transaction
 from alpheus_journal.log.times import time_text
 from alpheus_journal.model.action_rows import decode_read, is_read, read_message, requested_header, writer_of
 from alpheus_journal.model.answers import Outcome, SavedTransaction
@@ -244,6 +244,7 @@ class SavedTransactions:
 
     async def save(self, transaction: Transaction) -> SavedTransaction:
         check_transaction(transaction, self._clock.now_millis(), may_be_empty=True)
+        check_rules_set(transaction)
         began = began_at_millis(transaction.id)
         saved = SavedTransaction(
             transaction=transaction,

@@ -103,7 +103,6 @@ def check_transaction(
             hint="run alpheus repair on the storage",
         )
     for o in transaction.operations:
-        check_history_rules(o)
         if isinstance(o, FenceCollection) and o.cutoff_millis > now_millis + fmt.CLOCK_SKEW_MILLIS_MAX:
             raise InvalidInput(
                 f"transaction {transaction.id} has a fence for files older than a time in the future",
@@ -117,6 +116,15 @@ def check_transaction(
     for what, text in (("message", transaction.message), ("principal", transaction.principal)):
         check_text(text, what)
     check_properties(transaction.properties, "transaction properties")
+
+
+def check_rules_set(transaction: Transaction) -> None:
+    """Refuse rules of history that are none. Raises InvalidInput.
+
+    An earlier release committed such transactions, so a writer first looks whether this one has committed.
+    """
+    for operation in transaction.operations:
+        check_history_rules(operation)
 
 
 def tables_written(operations: Iterable[Operation]) -> frozenset[str]:

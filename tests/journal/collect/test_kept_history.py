@@ -396,3 +396,19 @@ async def test_a_plan_names_those_that_reach_back_farthest(monkeypatch: pytest.M
     assert held_of(plan) == [("table", "a.t3", head - 5), ("table", "a.t2", head - 4)]
     assert (plan.wanted, plan.oldest) == (head, head - 5)
     await journal.close()
+
+
+async def test_what_an_earlier_release_committed_is_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    transaction = lake.transaction(journal, table_rule(age="7d"))
+    with monkeypatch.context() as patch:  # as a writer of an earlier release did
+        patch.setattr(execute, "check_history_rules", lambda operation: None)
+        committed = await journal.commit(transaction)
+    for _ in range(2):
+        assert (await journal.commit(transaction)).version == committed.version
+        await journal.close()
+        journal = await lake.open()
+    await raises(InvalidInput, lake.commit(journal, table_rule(age="7d")))
+    await lake.commit(journal, UpdateTable(namespace="a", name="t", set={"owner": "ana"}))
+    await journal.close()
