@@ -23,6 +23,8 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import LATEST, Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.expiry_rules import ExpiryRules
+from alpheus_journal.model.history_rules import MIN_VERSIONS
 from alpheus_journal.model.operations import AdvancePipeline, DropTable, UpdateCatalog, UpdateTable
 from alpheus_journal.replay import checkpoint as module
 from alpheus_journal.replay import verification as verification_module
@@ -60,7 +62,8 @@ class Forge:
             journal, AdvancePipeline(name="p", job="j", expected_transaction_id="", pinned_version=2)
         )
         old = await cls._content(lake, journal)
-        changes = [UpdateTable(namespace="a", name=f"t{number:03}", set={"k": "new"}) for number in range(20)]
+        changed = {"k": "new", MIN_VERSIONS: "100"}
+        changes = [UpdateTable(namespace="a", name=f"t{number:03}", set=changed) for number in range(20)]
         await lake.commit(journal, *changes, DropTable(namespace="a", name="t050"), lake.table("b", "later"))
         await lake.commit(
             journal,
@@ -339,6 +342,18 @@ async def test_no_more_is_read_at_once_than_the_setting_says(monkeypatch: pytest
         kinds += [path.split("/")[0] for path in read]
     assert kinds == sorted(kinds, reverse=True)
     assert {*kinds} == {"node", "def"}
+
+
+async def test_until_then_an_expiry_reads_the_rules_of_tables_from_the_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forge = await unseen(monkeypatch, "all_of_before")
+    journal = await started(forge)
+    assert journal.replay.is_unverified
+    rules = ExpiryRules(keep_versions=1, older_than_millis=0)
+    steps = [step async for step in journal.expire(rules)]
+    assert {(hold.kind, hold.version) for hold in steps[-1].holds} == {("table", 0)}
+    assert (await journal.info()).oldest_version == 0
 
 
 @pytest.mark.parametrize("way", ["left_out", "dropped_comes_back", "swapped", "definition_of_before"])

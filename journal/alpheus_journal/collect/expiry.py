@@ -7,6 +7,7 @@ their own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +26,6 @@ from alpheus_journal.model.answers import Expiry, Hold
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Definition, PipelineDef, SubscriptionDef
 from alpheus_journal.model.expiry_rules import ExpiryRules, check_rules
-from alpheus_journal.model.history_rules import HistoryRules
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.tree.node import encode_tombstone
 from alpheus_journal.wire.positions import POSITION_SIZE_BYTES_MAX, decode_position
@@ -36,6 +36,8 @@ TOMBSTONES_AT_ONCE = 64
 PROGRESS_VERSIONS = 1_000
 TABLE_HOLDS_MAX = 100
 """The most holds of namespaces and tables that a plan names."""
+RULES_AT_ONCE = 1_000
+"""Other work of the event loop has its turn after so many rules."""
 
 
 async def expire(
@@ -143,16 +145,25 @@ async def _holds_of_tables(
 ) -> list[Hold]:
     """Return what tables keep below `wanted` by rules of their own: of many holds those that reach farthest back."""
     head = follower.head.version
-    usual = HistoryRules(rules.older_than_millis, rules.keep_versions)
+    longer = []
+    for number, (name, own) in enumerate((await find_history_rules(follower)).items()):
+        if number % RULES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        age_millis = rules.older_than_millis if own.age_millis is None else own.age_millis
+        keep_versions = rules.keep_versions if own.keep_versions is None else own.keep_versions
+        if age_millis > rules.older_than_millis or keep_versions > rules.keep_versions:
+            longer.append((age_millis, keep_versions, name))
+    # A greater age reaches back at least as far, and so does a greater number. So the holds that reach farthest are
+    # among those of the greatest ages and of the greatest numbers, and no other one needs a search.
+    farthest = {
+        each
+        for rank in (lambda each: each[0], lambda each: each[1])
+        for each in heapq.nlargest(TABLE_HOLDS_MAX, longer, key=rank)
+    }
     holds = []
-    for name, own in (await find_history_rules(follower)).items():
-        asked = own.or_else(usual)
-        assert asked.age_millis is not None
-        assert asked.keep_versions is not None
-        if asked.age_millis <= rules.older_than_millis and asked.keep_versions <= rules.keep_versions:
-            continue
-        newest = max(times.first, head - asked.keep_versions + 1)
-        version = await times.find_last_before(newest, now_millis - asked.age_millis)
+    for age_millis, keep_versions, name in farthest:
+        newest = max(times.first, head - keep_versions + 1)
+        version = await times.find_last_before(newest, now_millis - age_millis)
         if version < wanted:
             holds.append(Hold(kind=name.kind.label, name=name.full_name, version=version))
     return heapq.nsmallest(TABLE_HOLDS_MAX, holds, key=lambda hold: (hold.version, hold.kind, hold.name))

@@ -16,8 +16,13 @@ from alpheus_journal.replay.state import State
 from alpheus_journal.tree.reader import Reader, Snapshot
 
 OBJECTS_AT_ONCE = 100
-LOOKED_AT_ONCE = 16
-"""Other work of the event loop has its turn after so many definitions."""
+WEIGHT_AT_ONCE = 32 << 10
+"""Other work of the event loop has its turn after definitions of so many bytes, which take about ten milliseconds to
+decode."""
+OTHERS_NAMED = 10
+"""The most objects with unknown rules that an error names besides the first."""
+OBJECT_WEIGHT = 2 << 10
+"""What a definition weighs besides its bytes."""
 NODE_CACHE_BYTES = 8 << 20
 DEFINITION_CACHE_BYTES = 1 << 20
 """Each definition is read once, so a cache would only take memory."""
@@ -28,24 +33,59 @@ async def find_history_rules(follower: Follower) -> dict[ObjectName, HistoryRule
     """Return the rules of the tables at the head, by the object that they come from: the table if it has a rule of its
     own, else its namespace.
 
-    Reads the definitions of all namespaces and tables, from memory where the catalog is loaded. Raises Corrupt for a
-    definition that cannot be read, and InvalidInput for a value that is no rule.
+    Reads the definitions of all namespaces and tables, from memory where the catalog is loaded and memory was compared
+    with the tree: what expires does not come back. Raises Corrupt for a definition that cannot be read, and
+    InvalidInput for a value that is no rule; the error names all such objects.
     """
-    state = follower.replay.readable
+    state = follower.replay.verified
     view = _View(follower, None if state is None else state.copy())
+    unknown = _Unknown()
     namespaces: dict[str, HistoryRules] = {}
     async for name, stored in view.each_concerned(Kind.NAMESPACE):
-        rules = _rules_of(name, stored)
+        rules = unknown.rules_of(name, stored)
         if rules is not None:
             namespaces[name.namespace] = rules
     found: dict[ObjectName, HistoryRules] = {}
     async for name, stored in view.each_concerned(Kind.TABLE, whatever=bool(namespaces)):
-        own, inherited = _rules_of(name, stored), namespaces.get(name.namespace)
+        own, inherited = unknown.rules_of(name, stored), namespaces.get(name.namespace)
         if own is not None:
             found[name] = own.or_else(inherited or HistoryRules())
         elif inherited is not None:
             found[ObjectName(Kind.NAMESPACE, name.namespace)] = inherited
+    unknown.check()
     return found
+
+
+class _Unknown:
+    """The objects whose rules cannot be read. One error tells of all, so that nobody mends one after each expiry."""
+
+    def __init__(self) -> None:
+        self._first: Corrupt | InvalidInput | None = None
+        self._others: list[str] = []
+        self._others_count = 0
+
+    def rules_of(self, name: ObjectName, stored: StoredObject) -> HistoryRules | None:
+        """Return the rules of an object, as `_rules_of`; None where they cannot be read."""
+        try:
+            return _rules_of(name, stored)
+        except (Corrupt, InvalidInput) as error:
+            if self._first is None:
+                self._first = error
+            else:
+                self._others_count += 1
+                if len(self._others) < OTHERS_NAMED:
+                    self._others.append(str(name)[:200])
+            return None
+
+    def check(self) -> None:
+        """Raise the error of the first object, with the names of the others."""
+        if self._first is None:
+            return
+        if self._others:
+            more = self._others_count - len(self._others)
+            self._first.message += f"; nor is it known of {', '.join(self._others)}"
+            self._first.message += f" and {more} more" if more else ""
+        raise self._first
 
 
 class _View:
@@ -68,12 +108,14 @@ class _View:
     ) -> AsyncIterator[tuple[ObjectName, StoredObject]]:
         """Yield the objects of a kind that may have rules, damaged ones too; all of the kind with `whatever`."""
         low, high = self._keys.bounds(kind)
-        more = True
+        more, weight = True, 0
         while more:
             part = await self._read_part(kind, low, high)
-            for number, (key, stored) in enumerate(part):
-                if number % LOOKED_AT_ONCE == 0:
+            for key, stored in part:
+                weight += OBJECT_WEIGHT + len(stored.definition)
+                if weight >= WEIGHT_AT_ONCE:
                     await asyncio.sleep(0)
+                    weight = 0
                 if whatever or _may_have_rules(stored):
                     yield self._keys.parse(key), stored
             more = len(part) == OBJECTS_AT_ONCE
@@ -83,6 +125,7 @@ class _View:
     async def _read_part(self, kind: Kind, low: Key, high: Key) -> list[tuple[Key, StoredObject]]:
         if self._state is not None:
             return self._state.part(low, high, OBJECTS_AT_ONCE)
+        await self._reader.rule_out_utf16_order(self._snapshot.root, [low])
         rows = await self._snapshot.rows(low, high, OBJECTS_AT_ONCE)
         read = await self._reader.stored({path: kind for _, path in rows})
         return [(key, read[path]) for key, path in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.collect import expiry, kept_history
 from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.execute import execute
-from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.format import Key, Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Expiry, StoredObject
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
@@ -32,8 +33,10 @@ from alpheus_journal.model.operations import (
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.storage.interface import ObjectInfo
 from alpheus_journal.testing import Lake, model_of, raises
 from alpheus_journal.testing.simulation.history import canonical
+from alpheus_journal.tree.node import Node, encode_node
 
 LONG_MAX = str((1 << 63) - 1)
 
@@ -398,6 +401,29 @@ async def test_a_plan_names_those_that_reach_back_farthest(monkeypatch: pytest.M
     await journal.close()
 
 
+async def test_the_error_names_all_objects_whose_rules_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_history, "OTHERS_NAMED", 2)
+    lake = make_lake()
+    journal = await make_table(lake)
+    await lake.commit(journal, *(lake.table("a", f"t{number}") for number in range(4)))
+    bad = [UpdateTable(namespace="a", name=f"t{number}", set={MIN_VERSIONS: "0"}) for number in range(4)]
+    with monkeypatch.context() as patch:  # as a writer of an earlier release did
+        patch.setattr(execute, "check_history_rules", lambda operation: None)
+        await lake.commit(journal, UpdateNamespace(name="a", set={MAX_AGE: "7d"}), *bad)
+    error = await raises(InvalidInput, plan_of(journal))
+    assert "which versions namespace a keeps" in error.message
+    assert error.message.endswith("; nor is it known of table a.t0, table a.t1 and 2 more")
+    await lake.commit(journal, UpdateNamespace(name="a", unset=(MAX_AGE,)), *(undo(each) for each in bad[1:]))
+    error = await raises(InvalidInput, plan_of(journal))
+    assert "which versions table a.t0 keeps" in error.message
+    assert "nor is it known" not in error.message
+    await journal.close()
+
+
+def undo(operation: UpdateTable) -> Operation:
+    return UpdateTable(namespace=operation.namespace, name=operation.name, unset=tuple(operation.set))
+
+
 async def test_what_an_earlier_release_committed_is_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     lake = make_lake()
     journal = await make_table(lake)
@@ -411,4 +437,89 @@ async def test_what_an_earlier_release_committed_is_answered_again(monkeypatch: 
         journal = await lake.open()
     await raises(InvalidInput, lake.commit(journal, table_rule(age="7d")))
     await lake.commit(journal, UpdateTable(namespace="a", name="t", set={"owner": "ana"}))
+    await journal.close()
+
+
+async def test_many_different_rules_cost_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those that may reach back farthest are searched, and the plan is the same as if all were."""
+    monkeypatch.setattr(expiry, "TABLE_HOLDS_MAX", 3)
+    lake = make_lake()
+    journal = await make_table(lake)
+    tables = 40
+    ages = [
+        UpdateTable(namespace="a", name=f"t{n}", set={MAX_AGE: str(n * HOUR_MILLIS)}) for n in range(tables)
+    ]
+    await lake.commit(journal, *(lake.table("a", f"t{n}") for n in range(tables)), *ages)
+    await lake.commit(journal, table_rule(keep=str(2 * tables - 2)))
+    await age(lake, journal, 2 * tables)
+    asked = 0
+    stat = lake.storage.stat
+
+    async def count(path: str) -> ObjectInfo | None:
+        nonlocal asked
+        asked += 1
+        return await stat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lake.storage, "stat", count)
+        plan = await plan_of(journal)
+    head = plan.head
+    assert held_of(plan) == [
+        ("table", "a.t", head - 2 * tables + 3),
+        ("table", "a.t39", head - 39),
+        ("table", "a.t38", head - 38),
+    ]
+    assert plan.oldest == head - 2 * tables + 3
+    assert asked < 40, "each search takes seven"
+    await journal.close()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+async def test_large_definitions_let_others_have_their_turn(
+    in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_lake()
+    journal = await make_table(lake)
+    large = {"text": "x" * (60 << 10)}
+    await lake.commit(journal, *(UpdateTable(namespace="a", name="t", set={k: large["text"]}) for k in "ab"))
+    for number in range(3):
+        await lake.commit(journal, lake.table("a", f"t{number}"))
+        await lake.commit(journal, UpdateTable(namespace="a", name=f"t{number}", set=large))
+    if in_memory:
+        await journal.load_state()
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    view = kept_history._View(journal.follower, journal.replay.verified)
+    part = await view._read_part(Kind.TABLE, *journal.keys.bounds(Kind.TABLE))
+    monkeypatch.setattr(view, "_read_part", lambda *_: asyncio.sleep(0, part))
+    other = asyncio.create_task(take_turns())
+    seen = [(turns, name.name) async for name, _ in view.each_concerned(Kind.TABLE, whatever=True)]
+    other.cancel()
+    assert [name for _, name in seen] == ["t", "t0", "t1", "t2"]
+    assert len({number for number, _ in seen}) == 4, "each of them had turns before it"
+    await journal.close()
+
+
+async def test_a_page_that_a_tree_in_utf16_order_would_not_have_whole_is_refused() -> None:
+    """In the Java SDK's order U+1F600 comes before U+FF61; in ours all tables below it would be passed over."""
+    lake = make_lake()
+    journal = await lake.create(version_digits=64)
+    keys = journal.keys
+    first, astral, low, high = (keys.key(fmt.table_name("a", name)) for name in "a\U0001f600\uff61\uff70")
+    leaves = Node((first, astral), ("x", "x")), Node((high,), ("x",))
+    paths = tuple(fmt.node_path(lake.identities.uuid4()) for _ in leaves)
+    for path, leaf in zip(paths, leaves, strict=True):
+        data = encode_node(leaf, order=9, created_at_millis=1, size_max=1 << 20, digits=64)
+        await lake.storage.put(path, data)
+    view = kept_history._View(journal.follower, None)
+    view._snapshot.root = Node((low,), ("x",), paths)
+    bound = keys.bounds(Kind.TABLE)[1]
+    with pytest.raises(Corrupt, match="outside the separators"):
+        await view._read_part(Kind.TABLE, Key(astral + "\0"), bound)
     await journal.close()
