@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
@@ -20,12 +21,13 @@ from alpheus_journal.collect.kept_history import find_history_rules
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import list_saved
 from alpheus_journal.errors import Corrupt, NotFound
-from alpheus_journal.format import Kind
+from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import Expiry, Hold
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import Definition, PipelineDef, SubscriptionDef
 from alpheus_journal.model.expiry_rules import ExpiryRules, check_rules
+from alpheus_journal.model.history_rules import HistoryRules
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.tree.node import encode_tombstone
 from alpheus_journal.wire.positions import POSITION_SIZE_BYTES_MAX, decode_position
@@ -140,32 +142,41 @@ class _Times:
         return self._filled_at[version]
 
 
+class _Asked:
+    """What an object asks an expiry to keep, by its own rules and else by those of the expiry."""
+
+    __slots__ = ("age_millis", "keep_versions", "name")
+
+    def __init__(self, name: ObjectName, own: HistoryRules, rules: ExpiryRules) -> None:
+        self.name = name
+        self.age_millis = rules.older_than_millis if own.age_millis is None else own.age_millis
+        self.keep_versions = rules.keep_versions if own.keep_versions is None else own.keep_versions
+
+    def is_longer(self, rules: ExpiryRules) -> bool:
+        return self.age_millis > rules.older_than_millis or self.keep_versions > rules.keep_versions
+
+
 async def _holds_of_tables(
     follower: Follower, rules: ExpiryRules, times: _Times, wanted: int, now_millis: int
 ) -> list[Hold]:
     """Return what tables keep below `wanted` by rules of their own: of many holds those that reach farthest back."""
     head = follower.head.version
-    longer = []
-    for number, (name, own) in enumerate((await find_history_rules(follower)).items()):
-        if number % RULES_AT_ONCE == 0:
-            await asyncio.sleep(0)
-        age_millis = rules.older_than_millis if own.age_millis is None else own.age_millis
-        keep_versions = rules.keep_versions if own.keep_versions is None else own.keep_versions
-        if age_millis > rules.older_than_millis or keep_versions > rules.keep_versions:
-            longer.append((age_millis, keep_versions, name))
     # A greater age reaches back at least as far, and so does a greater number. So the holds that reach farthest are
     # among those of the greatest ages and of the greatest numbers, and no other one needs a search.
-    farthest = {
-        each
-        for rank in (lambda each: each[0], lambda each: each[1])
-        for each in heapq.nlargest(TABLE_HOLDS_MAX, longer, key=rank)
-    }
+    oldest: list[_Asked] = []
+    most: list[_Asked] = []
+    named = iter((await find_history_rules(follower)).items())
+    while part := [_Asked(name, own, rules) for name, own in itertools.islice(named, RULES_AT_ONCE)]:
+        longer = [each for each in part if each.is_longer(rules)]
+        oldest = heapq.nlargest(TABLE_HOLDS_MAX, oldest + longer, key=lambda each: each.age_millis)
+        most = heapq.nlargest(TABLE_HOLDS_MAX, most + longer, key=lambda each: each.keep_versions)
+        await asyncio.sleep(0)
     holds = []
-    for age_millis, keep_versions, name in farthest:
-        newest = max(times.first, head - keep_versions + 1)
-        version = await times.find_last_before(newest, now_millis - age_millis)
+    for each in {each.name: each for each in oldest + most}.values():
+        newest = max(times.first, head - each.keep_versions + 1)
+        version = await times.find_last_before(newest, now_millis - each.age_millis)
         if version < wanted:
-            holds.append(Hold(kind=name.kind.label, name=name.full_name, version=version))
+            holds.append(Hold(kind=each.name.kind.label, name=each.name.full_name, version=version))
     return heapq.nsmallest(TABLE_HOLDS_MAX, holds, key=lambda hold: (hold.version, hold.kind, hold.name))
 
 
