@@ -28,8 +28,9 @@ from alpheus_journal.log.versions import root_rows
 from alpheus_journal.model.action_rows import row_value
 from alpheus_journal.model.definition_messages import encode_definition
 from alpheus_journal.model.definitions import CatalogDef
+from alpheus_journal.model.history_rules import check_history_rules
 from alpheus_journal.model.operation_messages import action_type, operations_digest
-from alpheus_journal.model.operations import Action, CreateCatalog, RecordedTransaction
+from alpheus_journal.model.operations import Action, CreateCatalog, RecordedTransaction, UpdateCatalog
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.suitability import SCRATCH_FOLDER, check_clock
 from alpheus_journal.tree.node import EMPTY, decode_node, encode_node
@@ -59,6 +60,7 @@ async def create_catalog(
 ) -> None:
     """Create version 0, with the catalog's definition. Raises the same errors as `Journal.create`."""
     _check_limits(definition, version_digits)
+    check_history_rules(UpdateCatalog(set=definition.properties))  # none may be set later, either
     await _check_vacant(storage)
     await storage.prove()
     await check_clock(storage, fmt.version_file(0, version_digits))

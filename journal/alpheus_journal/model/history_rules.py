@@ -10,8 +10,10 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateTable,
+    CreateView,
     Operation,
     RegisterTable,
+    ReplaceView,
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
@@ -27,7 +29,9 @@ _LOWEST = {MAX_AGE: 0, MIN_VERSIONS: 1}
 _GIVEN: dict[type[Operation], str] = {
     CreateNamespace: "properties",
     CreateTable: "properties",
+    CreateView: "properties",
     RegisterTable: "properties",
+    ReplaceView: "properties",
     UpdateCatalog: "set",
     UpdateNamespace: "set",
     UpdateTable: "set",
@@ -71,18 +75,18 @@ def _parse_rule(properties: Mapping[str, str], name: str, what: str) -> int | No
 
 def check_history_rules(operation: Operation) -> None:
     """Check the rules that an operation sets. Raises InvalidInput for a value that is no rule, for a misspelled
-    property, and for a rule on the catalog."""
+    property, and for a rule on the catalog or a view, which keep nothing."""
     field = _GIVEN.get(type(operation))
     if field is None:
         return
     given: dict[str, str] = getattr(operation, field)
-    names = [name for name in given if name.startswith(HISTORY_PREFIX)]
+    names = [name for name in given if name.strip().lower().startswith(HISTORY_PREFIX)]
     if not names:
         return
     what = str(operation.target)
-    if isinstance(operation, UpdateCatalog):
+    if isinstance(operation, UpdateCatalog | CreateView | ReplaceView):
         raise InvalidInput(
-            f"property {names[0][:200]} belongs to a namespace or a table",
+            f"property {names[0][:200]} belongs to a namespace or a table, and {what} is none",
             hint="set it there; the catalog's own rules are given to each expiry, or to the daemon (expire_older_than,"
             " expire_keep)",
         )

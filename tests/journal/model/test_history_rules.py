@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from alpheus_journal.errors import InvalidInput
@@ -15,13 +16,16 @@ from alpheus_journal.model.history_rules import (
 from alpheus_journal.model.operations import (
     CreateNamespace,
     CreateTable,
+    CreateView,
     DropTable,
     Operation,
     RegisterTable,
+    ReplaceView,
     UpdateCatalog,
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.testing import Lake, raises
 
 LONG_MAX = str((1 << 63) - 1)
 
@@ -55,7 +59,13 @@ def test_at_least_one_version_stays() -> None:
 
 
 def test_a_misspelled_rule_is_refused_and_others_are_no_rules() -> None:
-    for name in ("history.expire.max-snapshot-age", "history.expire.", "history.expire.Max-Snapshot-Age-Ms"):
+    for name in (
+        "history.expire.max-snapshot-age",
+        "history.expire.",
+        "history.expire.Max-Snapshot-Age-Ms",
+        f" {MAX_AGE}",
+        MAX_AGE.upper(),
+    ):
         for operation in operations({name: "1"}):
             with pytest.raises(InvalidInput, match=f"property {name} of .* is no rule of history"):
                 check_history_rules(operation)
@@ -76,6 +86,31 @@ def test_the_catalog_takes_no_rule() -> None:
     with pytest.raises(InvalidInput, match="belongs to a namespace or a table"):
         check_history_rules(UpdateCatalog(set={MAX_AGE: "1"}))
     check_history_rules(UpdateCatalog(set={"owner": "ana"}))
+
+
+def test_a_view_takes_no_rule() -> None:
+    for name in (MAX_AGE, "history.expire.max-ref-age-ms"):
+        for operation in views({name: "1"}):
+            with pytest.raises(
+                InvalidInput, match=r"belongs to a namespace or a table, and view a\.v is none"
+            ):
+                check_history_rules(operation)
+    for operation in views({"owner": "ana"}):
+        check_history_rules(operation)
+
+
+async def test_a_catalog_is_not_created_with_a_rule() -> None:
+    lake = Lake()
+    error = await raises(InvalidInput, lake.create(properties={MAX_AGE: "1"}))
+    assert "belongs to a namespace or a table" in error.message
+    assert [info async for info in lake.storage.list("")] == []
+    journal = await lake.create(properties={"owner": "ana"})
+    await journal.close()
+
+
+def views(properties: dict[str, str]) -> list[Operation]:
+    fields = {"namespace": "a", "name": "v", "sql": "", "dialect": "spark", "properties": properties}
+    return [msgspec.convert({**fields, "view_id": ""}, CreateView), msgspec.convert(fields, ReplaceView)]
 
 
 def operations(properties: dict[str, str]) -> list[Operation]:
