@@ -224,6 +224,8 @@ async def test_random_rules_keep_what_a_plain_computation_says(
 ) -> None:
     monkeypatch.setattr(kept_history, "OBJECTS_AT_ONCE", 3)
     monkeypatch.setattr(expiry, "TOMBSTONES_AT_ONCE", 2)
+    monkeypatch.setattr(expiry, "TABLE_HOLDS_MAX", 1)
+    monkeypatch.setattr(expiry, "RULES_AT_ONCE", 2)
     for seed in range(lane_count(6, 500)):
         await play_history(seed)
 
