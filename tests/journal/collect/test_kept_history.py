@@ -438,6 +438,7 @@ async def test_what_an_earlier_release_committed_is_answered_again(monkeypatch: 
         await journal.close()
         journal = await lake.open()
     await raises(InvalidInput, lake.commit(journal, table_rule(age="7d")))
+    await raises(InvalidInput, journal.save_transaction(lake.transaction(journal, table_rule(age="7d"))))
     await lake.commit(journal, UpdateTable(namespace="a", name="t", set={"owner": "ana"}))
     await journal.close()
 
