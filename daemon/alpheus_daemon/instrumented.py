@@ -17,7 +17,7 @@ from alpheus_daemon.telemetry.tracing import Tracer
 from alpheus_journal.commit.committer import Observer
 from alpheus_journal.errors import AlpheusError, OutcomeUnknown, Unavailable
 from alpheus_journal.model.operations import Transaction
-from alpheus_journal.storage import ObjectInfo, Storage
+from alpheus_journal.storage import ObjectInfo, OpenUpload, Storage
 from alpheus_journal.wire.errors import class_name
 
 T = TypeVar("T")
@@ -160,6 +160,12 @@ class TimedStorage(Storage):
 
     async def delete_many(self, paths: Sequence[str]) -> None:
         await self._call("delete_many", self.inner.delete_many(paths))
+
+    def list_uploads(self, prefix: str) -> AsyncIterator[OpenUpload]:
+        return self.inner.list_uploads(prefix)
+
+    async def abort_upload(self, upload: OpenUpload) -> None:
+        await self._call("abort_upload", self.inner.abort_upload(upload))
 
     def uri(self, path: str) -> str:
         return self.inner.uri(path)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from alpheus_journal import format as fmt
 from alpheus_journal.data_roots import find_overlap
 from alpheus_journal.errors import AlreadyExists, Denied, InvalidInput, NotFound
-from alpheus_journal.storage import ObjectInfo, Storage, check_paths, open_storage
+from alpheus_journal.storage import ObjectInfo, OpenUpload, Storage, check_paths, open_storage
 from alpheus_journal.storage.posix import LMDB_FILES
 from alpheus_journal.urls import redact_url
 
@@ -119,6 +119,13 @@ class RootedStorage(Storage):
     async def delete_many(self, paths: Sequence[str]) -> None:
         for store, group in await self._split(check_paths(paths)):
             await store.delete_many(group)
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[OpenUpload]:
+        async for upload in (await self._of(prefix)).list_uploads(prefix):
+            yield upload
+
+    async def abort_upload(self, upload: OpenUpload) -> None:
+        await (await self._of(upload.path)).abort_upload(upload)
 
     def uri(self, path: str) -> str:
         return (self._opened() if path.startswith(DATA_FOLDER) else self._catalog).uri(path)

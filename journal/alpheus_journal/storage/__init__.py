@@ -23,6 +23,7 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage.interface import (
     FILE_SIZE_BYTES_MAX,
     ObjectInfo,
+    OpenUpload,
     Storage,
     check_part,
     check_path,
@@ -43,6 +44,7 @@ from alpheus_journal.urls import redact_url
 __all__ = [
     "FILE_SIZE_BYTES_MAX",
     "ObjectInfo",
+    "OpenUpload",
     "S3_CLIENT",
     "SCHEMES",
     "Storage",

@@ -57,6 +57,17 @@ class ObjectInfo(msgspec.Struct, frozen=True):
     Writing the same content again may change the tag. An empty tag means that the store has none."""
 
 
+class OpenUpload(msgspec.Struct, frozen=True):
+    """An upload in parts that was begun and has not ended. No file shows it, and its parts take space.
+
+    `initiated_at_millis` is in epoch milliseconds by the store's own clock, None where the store does not tell it.
+    """
+
+    path: str
+    upload_id: str
+    initiated_at_millis: int | None
+
+
 class Storage(abc.ABC):
     """One prefix of a store.
 
@@ -213,6 +224,25 @@ class Storage(abc.ABC):
         millions: checking a thousand paths takes milliseconds of the event loop.
         """
         await each_of(check_paths(paths), self.delete, DELETES_AT_ONCE)
+
+    # -- uploads in parts
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[OpenUpload]:
+        """List the open uploads of files whose path begins with `prefix`, in no order. Drivers of stores without such
+        uploads, or whose library cannot list them, list none.
+
+        Raises Denied for a missing permission, which the hint names, and InvalidInput where the server cannot list
+        uploads; both may come after some uploads. A caller that leaves the iteration early closes the iterator.
+        """
+        check_prefix(prefix)
+        none: tuple[OpenUpload, ...] = ()
+        for upload in none:
+            yield upload
+
+    async def abort_upload(self, upload: OpenUpload) -> None:
+        """End an upload and remove its parts. An upload that has ended is no error, and its file stays. Raises Denied,
+        as `list_uploads` does."""
+        check_path(upload.path)
 
     # -- data files
 

@@ -28,6 +28,7 @@ from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound,
 from alpheus_journal.storage.interface import (
     FILE_SIZE_BYTES_MAX,
     ObjectInfo,
+    OpenUpload,
     Storage,
     check_part,
     check_path,
@@ -64,6 +65,7 @@ READ_SIZE = 1 << 20
 _NOT_IN_XML = re.compile("[\ufffe\uffff]")
 """Characters that a path may hold and no XML document. The control characters are refused in every path."""
 ABORT_SECONDS = 5.0
+_NO_UPLOADS_HINT = "let a lifecycle rule of the bucket end incomplete uploads"
 
 
 class S3Url(msgspec.Struct, frozen=True, kw_only=True):
@@ -386,6 +388,83 @@ class S3Storage(Storage):
             raise _most_lasting(failures.values())
         return True
 
+    # -- uploads in parts
+
+    async def list_uploads(self, prefix: str) -> AsyncIterator[OpenUpload]:
+        """See `Storage.list_uploads`. Where a server refuses the marker of an upload (versitygw does), the listing goes
+        on after the key, without further uploads of this key."""
+        where: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + check_prefix(prefix)}
+        seen = {("", "")}
+
+        async def page() -> dict[str, Any]:
+            return await self._list_uploads_page(where)
+
+        while True:
+            answer = await self._retry(page)
+            for entry in answer.get("Uploads", ()):
+                key, upload_id = entry.get("Key", ""), entry.get("UploadId", "")
+                path = key.removeprefix(self._prefix)
+                # A server that ignores the prefix must not make uploads of other catalogs look like ours.
+                if (
+                    key.startswith(where["Prefix"])
+                    and is_path(path)
+                    and upload_id.isprintable()
+                    and upload_id
+                ):
+                    yield OpenUpload(path, upload_id, _initiated_millis(entry.get("Initiated")))
+            if not answer["IsTruncated"]:
+                return
+            key, upload_id = answer.get("NextKeyMarker", ""), answer.get("NextUploadIdMarker", "")
+            if not key or (key, upload_id) in seen:
+                raise InvalidInput(
+                    f"the listing of open uploads of {self.url} cannot be continued after its first part",
+                    kind="not_supported",
+                    hint=_NO_UPLOADS_HINT,
+                )
+            seen.add((key, upload_id))
+            where.update(KeyMarker=key, UploadIdMarker=upload_id)
+
+    async def _list_uploads_page(self, where: dict[str, Any]) -> dict[str, Any]:
+        request = Request("list uploads")
+        async with self._client.attempt(request) as s3:
+            try:
+                answer: dict[str, Any] = await s3.list_multipart_uploads(**where)
+            except ClientError as error:
+                if not is_not_offered(error):
+                    raise
+                if not where.pop("UploadIdMarker", ""):
+                    raise self._uploads_not_offered(request) from None
+                answer = await s3.list_multipart_uploads(**where)
+            except ValueError:  # a time that is none
+                raise self._uploads_not_offered(request) from None
+        if "IsTruncated" not in answer:
+            raise self._uploads_not_offered(request)
+        return answer
+
+    def _uploads_not_offered(self, request: Request) -> InvalidInput:
+        return InvalidInput(
+            f"{request} in {self._place.bucket}: the server does not know this request",
+            kind="not_supported",
+            hint=_NO_UPLOADS_HINT,
+        )
+
+    async def abort_upload(self, upload: OpenUpload) -> None:
+        key = self._key_to_write(upload.path)
+        request = Request("abort upload of", upload.path, writes=True)
+
+        async def abort() -> None:
+            async with self._client.attempt(request) as s3:
+                try:
+                    await s3.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload.upload_id)
+                except ClientError as error:
+                    if error.response.get("Error", {}).get("Code") in ("NoSuchUpload", "NoSuchKey"):
+                        return
+                    if is_not_offered(error):
+                        raise self._uploads_not_offered(request) from None
+                    raise
+
+        await self._retry(abort)
+
     def uri(self, path: str) -> str:
         """Return `s3://bucket/key`, as Arrow takes it. Hadoop calls the same address `s3a://`."""
         return f"s3://{self._bucket}/{quote(self._prefix + check_path(path))}"
@@ -502,6 +581,15 @@ def _most_lasting(failures: Iterable[AlpheusError]) -> AlpheusError:
 
 def _millis(moment: Any) -> int:
     return int(moment.timestamp() * 1000)
+
+
+def _initiated_millis(moment: Any) -> int | None:
+    """Return a time in epoch milliseconds, and None where it is missing. Servers that do not know it send year 1."""
+    try:
+        millis = _millis(moment)
+    except (AttributeError, OverflowError, ValueError):
+        return None
+    return millis if millis > 0 else None
 
 
 # -- options of the URL

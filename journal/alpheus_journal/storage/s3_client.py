@@ -100,6 +100,12 @@ _NOT_OFFERED = {
     "NotImplemented", "MethodNotAllowed", "InvalidArgument", "InvalidRequest", "MalformedXML", "MissingContentMD5",
 }  # fmt: skip
 
+_RIGHTS = {
+    "list uploads": "s3:ListBucketMultipartUploads on the bucket",
+    "abort upload of": "s3:AbortMultipartUpload",
+}
+"""The permissions that collections need for open uploads, by operation."""
+
 # Errors that botocore raises before the first byte of a request is sent.
 _BEFORE_SENDING = (
     boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError, boto.SSLError,
@@ -441,7 +447,9 @@ class S3Client:
         if status not in (401, 403, 405):
             return None
         hint = "give the credentials the permissions that STORAGE.md lists"
-        if not request.writes and request.path:
+        if request.operation in _RIGHTS:
+            hint = f"allow {_RIGHTS[request.operation]}"
+        elif not request.writes and request.path:
             hint = (
                 "allow s3:GetObject, and s3:ListBucket on the bucket; without s3:ListBucket S3 answers 403 for a"
                 " missing file"
@@ -639,8 +647,8 @@ def _check_deletion(response_dict: dict[str, Any], **_: object) -> None:
 
 
 def is_not_offered(error: boto.ClientError) -> bool:
-    """Return whether a store refused a DeleteObjects because it does not know this request. Google answers 400 with
-    NotImplemented or InvalidArgument."""
+    """Return whether a store refused a request (DeleteObjects, or one about open uploads) because it does not know this
+    request. Google answers 400 with NotImplemented or InvalidArgument."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = error.response.get("Error", {}).get("Code")
     return status in (405, 501) or (status == 400 and code in _NOT_OFFERED)

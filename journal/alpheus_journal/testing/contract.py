@@ -14,7 +14,7 @@ from alpheus_journal.errors import (
     InvalidInput,
     NotFound,
 )
-from alpheus_journal.storage import ObjectInfo, Storage, open_storage
+from alpheus_journal.storage import ObjectInfo, OpenUpload, Storage, open_storage
 
 _E = TypeVar("_E", bound=AlpheusError)
 
@@ -516,6 +516,18 @@ class StorageContract:
                 assert set(await listed(storage, "")) == kept
 
     # -- paths
+
+    async def test_uploads_that_ended(self) -> None:
+        """An upload that has ended is not listed, and to abort it changes nothing."""
+        async with self._store() as storage:
+            await storage.put("data/a/large", b"whole")
+            async with contextlib.aclosing(storage.list_uploads("data/")) as found:  # type: ignore[type-var]
+                assert [upload async for upload in found] == []
+            await storage.abort_upload(OpenUpload("data/a/large", "of-no-upload", 1))
+            info = await storage.stat("data/a/large")
+            assert info is not None
+            assert info.size == 5
+            await raises(InvalidInput, storage.abort_upload(OpenUpload("../a", "x", 1)), kind="bad_argument")
 
     async def test_bad_paths_are_refused(self) -> None:
         async with self._store() as storage:
