@@ -71,6 +71,7 @@ POINTS: dict[str, str] = {
     "collect.listed": "the candidates are listed, and nothing was marked",
     "collect.fenced": "the fence is committed, and the versions above the ones read before are not marked",
     "collect.marked": "all is marked, and nothing was deleted",
+    "collect.aborting": "a batch of open uploads is about to be aborted",
     "collect.deleting": "a batch of files is about to be deleted",
     # symbols.py
     "symbols.compact": "a compaction has its input, in a separate thread",

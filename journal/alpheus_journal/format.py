@@ -588,6 +588,18 @@ def kind_of_file(path: str) -> str:
     return ""
 
 
+_CHECKPOINT = re.compile(rf"checkpoint/(?:[01]{{32}}|[01]{{64}})-{_UUID}(?:\.index)?\.arrow")
+UPLOADED_FOLDERS = ("data/", "manifest/", "node/", "action/", "lease/", "pin/", "checkpoint/")
+"""The folders of files that may be large enough for an upload in parts."""
+UPLOADED_KINDS = (*COLLECTED_KINDS, "checkpoint")
+
+
+def kind_of_upload(path: str) -> str:
+    """Return the kind of a file whose upload a collection may abort; empty for a file of any other name. Checkpoints
+    and index runs are never collected, but their uploads are abandoned as others are."""
+    return kind_of_file(path) or ("checkpoint" if _CHECKPOINT.fullmatch(path) else "")
+
+
 def is_uuid(text: str) -> bool:
     return _UUID_TEXT.fullmatch(text) is not None
 

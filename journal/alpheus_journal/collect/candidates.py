@@ -30,7 +30,7 @@ READ_SIZE_BYTES = 1 << 20
 PATHS_AT_ONCE = 500
 SORTED_ASIDE_MIN = 20_000
 """From this number on files are sorted in a thread."""
-_KINDS = fmt.COLLECTED_KINDS
+_KINDS = fmt.UPLOADED_KINDS
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 _BITS = (1 << 64) - 1
 
@@ -42,6 +42,11 @@ def _folder_owner(path: str) -> str:
 
 def _hash_path(path: str) -> int:
     return hash(path) & _BITS
+
+
+def strangers_at(root: str, places: Mapping[str, set[str]]) -> set[str]:
+    """Return the tables that have another place than a root. `places` are the data roots of tables by their ids."""
+    return {table_id for table_id, roots in places.items() if roots - {root}}
 
 
 class FoundFiles:
@@ -247,8 +252,7 @@ class Candidates:
         other, and only the place of the table knows what the table reaches.
         """
         for root, left in (("", self.own), *self.rooted.items()):
-            strangers = {table_id for table_id, roots in places.items() if roots - {root}}
-            if strangers and left:
+            if left and (strangers := strangers_at(root, places)):
                 await left.keep_tables(strangers)
 
     def count(self) -> dict[str, FileTotals]:

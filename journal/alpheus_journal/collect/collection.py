@@ -1,4 +1,4 @@
-"""Collection: files that nothing reaches are deleted (FORMAT.md, "Collection").
+"""Collection: files that nothing reaches are deleted, and abandoned uploads aborted (FORMAT.md, "Collection").
 
 The order makes it safe. List the candidates; commit a fence, which refuses files as old as the candidates from then on;
 only then read the leases of writers, after them the versions, and after these the pins and all leases; delete what
@@ -19,6 +19,7 @@ from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import Identities
 from alpheus_journal.collect.candidates import Candidates, FoundFiles
+from alpheus_journal.collect.open_uploads import OpenUploads
 from alpheus_journal.collect.reach import VERSIONS, Reach
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
@@ -56,8 +57,8 @@ async def collect(
     minimum_age_millis: int = MINIMUM_AGE_MILLIS_DEFAULT,
     dry_run: bool = False,
 ) -> AsyncIterator[Collection]:
-    """Delete unreferenced files that are older than the minimum age. Yield the plan, then the progress after each
-    thousand files, and the result last. A dry run yields the plan alone, without a fence.
+    """Delete unreferenced files that are older than the minimum age, and abort open uploads that nobody will end. Yield
+    the plan, then the progress after each batch, and the result last. A dry run yields the plan alone, without a fence.
 
     A collection that was stopped is finished by the next one, and two at once do no harm. Raises Corrupt where
     something that may reach files cannot be read; then nothing is deleted. Raises InvalidInput (`upgrade_needed`) in a
@@ -75,7 +76,7 @@ async def collect(
         await run.list_candidates(cutoff, dry_run=dry_run)
         await failpoints.reached("collect.listed")
         plan = await run.mark(cutoff)
-        if dry_run or not run.candidates:
+        if dry_run or not (run.candidates or run.uploads):
             yield plan
             return
         fence = await run.commit_fence(commit, cutoff)
@@ -84,9 +85,10 @@ async def collect(
         yield plan
         await failpoints.reached("collect.marked")
         async for deleted in run.delete():
-            yield msgspec.structs.replace(plan, deleted=deleted)
+            yield msgspec.structs.replace(plan, deleted=deleted, uploads=run.uploads.count())
     finally:
         run.candidates.close()
+        run.uploads.close()
 
 
 class _Run:
@@ -97,6 +99,7 @@ class _Run:
         self._log = follower.log
         self._identities = identities
         self.candidates = Candidates()
+        self.uploads = OpenUploads()
         self._reach = Reach(follower.log, follower.reader.keys, self.candidates)
         self._first = self._last = -1  # the versions that were read
         self._young = FileTotals()
@@ -117,7 +120,12 @@ class _Run:
             if folder != DATA_FOLDER or not is_foreign:
                 await self._list(storage, folder, cutoff_millis, self.candidates.own)
         await self.candidates.own.seal()
+        folders = [folder for folder in fmt.UPLOADED_FOLDERS if folder != DATA_FOLDER or not is_foreign]
+        await self.uploads.find("", storage, folders, cutoff_millis)
         await self._list_roots(cutoff_millis, dry_run=dry_run)
+
+    def _store_of(self, root: str) -> Storage:
+        return self._follower.data_roots.of(root) if root else self._log.storage
 
     def _note_owner(self, url: str, owner: str) -> bool:
         """Return whether a place belongs to another catalog, and remember it then. An empty owner is none."""
@@ -142,7 +150,7 @@ class _Run:
             return
         for url in definition.data_roots:
             found = FoundFiles()
-            store = self._follower.data_roots.of(url)
+            store = self._store_of(url)
             try:
                 owner = (
                     await read_owner(store) if dry_run else await claim_root(store, self._follower.catalog_id)
@@ -152,6 +160,7 @@ class _Run:
                 await self._list(store, DATA_FOLDER, cutoff_millis, found, tables=tables)
                 await found.seal()
                 self.candidates.rooted[url] = found
+                await self.uploads.find(url, store, (DATA_FOLDER,), cutoff_millis, tables)
             except (NotFound, Unavailable, Denied, InvalidInput) as error:
                 self._unlisted[url] = error
 
@@ -231,6 +240,7 @@ class _Run:
             await reach.add_root_file(path, "exports")
         self._check_unlisted()
         await self.candidates.keep_elsewhere(reach.places)
+        await self.uploads.keep_elsewhere(reach.places)
         return Collection(
             cutoff_millis=cutoff_millis,
             first_version=self._first,
@@ -238,6 +248,7 @@ class _Run:
             unreferenced=self.candidates.count(),
             kept_by=self.candidates.kept_by | dict.fromkeys(self._list_skipped(), FileTotals()),
             young=self._young,
+            uploads=self.uploads.count(),
         )
 
     def _check_unlisted(self) -> None:
@@ -315,6 +326,7 @@ class _Run:
         kept = {id: theirs for id, theirs in held.items() if id not in self._disregarded}
         self.candidates.keep((one.path for theirs in kept.values() for one in theirs), "leases")
         await self.candidates.keep_uploads(kept, "leases")
+        await self.uploads.keep_transactions(kept)
 
     async def _list_writers(self) -> dict[str, list[Found]]:
         """Return the leases of writers by their transactions."""
@@ -366,15 +378,18 @@ class _Run:
     # --- delete
 
     async def delete(self) -> AsyncIterator[dict[str, FileTotals]]:
-        """Delete what is left of the candidates. Yield what is gone after each batch.
+        """Abort what is left of the uploads, and then delete what is left of the candidates. Yield what is gone after
+        each batch.
 
         Raises Corrupt (`history_replaced`) where the store was put back to an older state, which may need these files.
         """
         gone: dict[str, FileTotals] = {}
+        async for _ in self.uploads.abort(self._store_of, self._follower.verify_head):
+            yield dict(gone)
         for url, files in self.candidates.rooted.items():
             async for batch in _batches(files, "data"):
                 await self._follower.verify_head()
-                await self._follower.data_roots.of(url).delete_many(list(batch))
+                await self._store_of(url).delete_many(list(batch))
                 _add(gone, "data", batch)
                 yield dict(gone)
         for kind in ORDER_OF_DELETION:

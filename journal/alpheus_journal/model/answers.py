@@ -326,6 +326,21 @@ class FileTotals(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
 
 
+class UploadTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of open uploads in parts. The store tells their bytes only one by one, so nobody counts them.
+
+    `abandoned` are those to abort, `aborted` those that are gone (some may have ended meanwhile), `kept` the old ones
+    that leases of writers keep, `young` those that are too young to judge or have no time. `skipped` are texts that
+    say which uploads were not looked at or not aborted, and why.
+    """
+
+    abandoned: int = 0
+    aborted: int = 0
+    kept: int = 0
+    young: int = 0
+    skipped: tuple[str, ...] = ()
+
+
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
     """What a collection does, or did so far.
 
@@ -333,7 +348,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     action, pin, lease, position, saved, scratch. `kept_by` counts the old files that are kept, by what reaches them
     first: `versions`, then `tag <name>` in order of the tags' versions, `pins`, `leases`, `transactions`, `exports`.
     An entry `data root <URL>, …` without files says that this root was skipped, and why.
-    `young` are files that are too young to judge. Times are the store's.
+    `young` are files that are too young to judge. `uploads` counts open uploads. Times are the store's.
     """
 
     cutoff_millis: int
@@ -344,6 +359,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     deleted: dict[str, FileTotals] = {}
     kept_by: dict[str, FileTotals] = {}
     young: FileTotals = FileTotals()
+    uploads: UploadTotals = UploadTotals()
 
     @property
     def unreferenced_count(self) -> int:
