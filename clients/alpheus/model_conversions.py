@@ -28,6 +28,7 @@ from alpheus.models import (
     Table,
     Tag,
     TransactionInfo,
+    UploadTotals,
     VersionInfo,
     View,
     time_of,
@@ -86,6 +87,7 @@ def collection_of(value: answers.Collection, *, dry_run: bool) -> Collection:
         deleted=_totals_of(value.deleted),
         kept_by=_totals_of({by: value.kept_by[by] for by in sorted(value.kept_by, key=place)}),
         young=FileTotals(files=value.young.files, size_bytes=value.young.size_bytes),
+        uploads=UploadTotals(**msgspec.structs.asdict(value.uploads)),
     )
 
 

@@ -168,6 +168,24 @@ class FileTotals(ShownStruct, frozen=True, kw_only=True):
         return f"{count_text(self.files, 'file')}, {size_text(self.size_bytes)}"
 
 
+class UploadTotals(ShownStruct, frozen=True, kw_only=True):
+    """Numbers of uploads in parts that were begun and have not ended. Nobody counts their bytes.
+
+    - `abandoned`: those that nobody will end; `aborted`: those of them that are gone.
+    - `kept`: old ones that leases of writers keep. `young`: those that are too young to judge, or have no time.
+    - `skipped`: texts that say which uploads were not looked at or not aborted, and why.
+    """
+
+    abandoned: int = 0
+    aborted: int = 0
+    kept: int = 0
+    young: int = 0
+    skipped: tuple[str, ...] = ()
+
+    def _title(self) -> str:
+        return f"{count_text(self.aborted, 'open upload')} of {self.abandoned} abandoned aborted"
+
+
 class Collection(ShownStruct, frozen=True, kw_only=True):
     """What a collection of unreferenced files did, or in a dry run would do. Times are those of the store.
 
@@ -179,6 +197,7 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
     - `kept_by`: the old files that stay, by what needs them: `versions`, then what only a `tag NAME` keeps, then
       `pins`, `leases`, `transactions`, `exports`. A file counts once, at the first that needs it. An entry
       `data root URL, …` without files says that this root was skipped, and why.
+    - `uploads`: the open uploads, on stores that have such uploads.
     """
 
     dry_run: bool
@@ -190,6 +209,7 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
     deleted: dict[str, FileTotals]
     kept_by: dict[str, FileTotals]
     young: FileTotals
+    uploads: UploadTotals = UploadTotals()
 
     @property
     def unreferenced_total(self) -> FileTotals:
@@ -204,7 +224,7 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
             return f"{self.unreferenced_total._title()} would be deleted"
         return f"{self.deleted_total._title()} deleted"
 
-    _hidden = ("unreferenced", "deleted", "kept_by", "young")
+    _hidden = ("unreferenced", "deleted", "kept_by", "young", "uploads")
 
     def _cells(self) -> Cells:
         shown = self.unreferenced if self.dry_run else self.deleted
@@ -213,7 +233,9 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
         kept = [
             ("kept", f"by {by}", each.files, size_text(each.size_bytes)) for by, each in self.kept_by.items()
         ]
-        return [("", "files", "number", "size"), *gone, *kept]
+        count = self.uploads.abandoned if self.dry_run else self.uploads.aborted
+        uploads = [("would be aborted" if self.dry_run else "aborted", "open uploads", count, "")]
+        return [("", "files", "number", "size"), *gone, *kept, *(uploads if count else [])]
 
 
 def _add_up(totals: dict[str, FileTotals]) -> FileTotals:

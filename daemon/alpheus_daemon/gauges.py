@@ -292,6 +292,11 @@ def _add_retention(metrics: Metrics, retention: Retention) -> None:
         lambda: retention.deleted_bytes,
         label="kind",
     )
+    metrics.counter(
+        "alpheus_collected_uploads_total",
+        "Open uploads in parts that this daemon aborted because nobody would end them.",
+        lambda: retention.aborted_uploads_count,
+    )
     metrics.gauge(
         "alpheus_collection_kept_bytes",
         "Bytes of old files that the last collection here kept, by what reaches them first.",

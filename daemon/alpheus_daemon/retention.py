@@ -67,6 +67,7 @@ class Retention:
         self.let_go_count = 0
         self.deleted_files: Counter[str] = Counter(dict.fromkeys(COLLECTED_KINDS, 0))
         self.deleted_bytes: Counter[str] = Counter(dict.fromkeys(COLLECTED_KINDS, 0))
+        self.aborted_uploads_count = 0
         self.kept_bytes: dict[str, int] = {}
         """Bytes of old files that the last collection kept, by what reaches them; all tags together."""
         self.succeeded_at_millis = {"expiry": 0, "collection": 0}
@@ -107,16 +108,22 @@ class Retention:
                 async for step in found:
                     if not dry_run:
                         self._count_deleted({} if done is None else done.deleted, step.deleted)
+                        self.aborted_uploads_count += step.uploads.aborted - (
+                            0 if done is None else done.uploads.aborted
+                        )
                     done = step
                     yield step
             if done is None or dry_run:
                 return
             self._count_kept(done)
             self.succeeded_at_millis["collection"] = self._clock.now_millis()
-            if done.deleted:
+            for text in done.uploads.skipped:
+                log.warning("uploads_skipped", reason=text)
+            if done.deleted or done.uploads.aborted:
                 log.info(
                     "files_collected",
                     files_count=done.deleted_count,
+                    uploads_count=done.uploads.aborted,
                     size_bytes=sum(totals.size_bytes for totals in done.deleted.values()),
                     fence_version=done.fence_version,
                 )

@@ -38,7 +38,9 @@ async def collect(session: Session, minimum_age_millis: int, *, dry_run: bool) -
                 files=before.files + totals.files, size_bytes=before.size_bytes + totals.size_bytes
             )
         fence = gone.fence_version if found.fence_version is None else found.fence_version
-        return msgspec.structs.replace(found, deleted=deleted, fence_version=fence)
+        aborted = gone.uploads.aborted + found.uploads.aborted
+        uploads = msgspec.structs.replace(found.uploads, aborted=aborted)
+        return msgspec.structs.replace(found, deleted=deleted, fence_version=fence, uploads=uploads)
 
     return await _run_to_end(
         session,

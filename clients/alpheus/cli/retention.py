@@ -65,7 +65,7 @@ def expire(
 @pass_settings
 def collect(settings: Settings, minimum_age: timedelta, allow_short: bool, dry_run: bool, yes: bool) -> int:
     """Delete files that no kept version, tag, lease or saved transaction needs: files of expired versions, and files
-    of writes that failed.
+    of writes that failed. Abort uploads to S3 that writers left open.
 
     Nothing brings deleted files back, except versions of a bucket. The exit status is 99 if there is nothing to do.
 
@@ -77,7 +77,7 @@ def collect(settings: Settings, minimum_age: timedelta, allow_short: bool, dry_r
     with settings.catalog() as catalog:
         with output.show_waiting("looking for files that nothing needs"):
             found = catalog.admin.collect(minimum_age, dry_run=True, allow_short=allow_short)
-        has_work = found.unreferenced_total.files > 0
+        has_work = found.unreferenced_total.files > 0 or found.uploads.abandoned > 0
         if has_work and not dry_run:
             confirm(settings, "collection", collection_text(found), yes=yes)
             with output.show_waiting("deleting files"):

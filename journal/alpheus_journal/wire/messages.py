@@ -54,6 +54,7 @@ from alpheus_journal.model.answers import (
     StoredObject,
     Tag,
     Timestamp,
+    UploadTotals,
     VersionInfo,
 )
 from alpheus_journal.model.definition_messages import decode_tag_objects, encode_tag_object, optional_number
@@ -763,6 +764,7 @@ def encode_collection(value: Collection) -> pb.CollectResponse:
         deleted=_encode_totals(value.deleted),
         kept_by=_encode_totals(value.kept_by),
         young=pb.FileTotals(files=value.young.files, size_bytes=value.young.size_bytes),
+        uploads=pb.UploadTotals(**msgspec.structs.asdict(value.uploads)),
     )
 
 
@@ -776,6 +778,17 @@ def decode_collection(message: pb.CollectResponse) -> Collection:
         deleted=_decode_totals(message.deleted),
         kept_by=_decode_totals(message.kept_by),
         young=FileTotals(files=message.young.files, size_bytes=message.young.size_bytes),
+        uploads=_decode_uploads(message.uploads),
+    )
+
+
+def _decode_uploads(message: pb.UploadTotals) -> UploadTotals:
+    return UploadTotals(
+        abandoned=message.abandoned,
+        aborted=message.aborted,
+        kept=message.kept,
+        young=message.young,
+        skipped=tuple(message.skipped),
     )
 
 

@@ -705,7 +705,7 @@ class CollectRequest(_message.Message):
     def __init__(self, minimum_age_millis: _Optional[int] = ..., dry_run: bool = ...) -> None: ...
 
 class CollectResponse(_message.Message):
-    __slots__ = ("cutoff_millis", "fence_version", "first_version", "last_version", "unreferenced", "deleted", "kept_by", "young")
+    __slots__ = ("cutoff_millis", "fence_version", "first_version", "last_version", "unreferenced", "deleted", "kept_by", "young", "uploads")
     class UnreferencedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -735,6 +735,7 @@ class CollectResponse(_message.Message):
     DELETED_FIELD_NUMBER: _ClassVar[int]
     KEPT_BY_FIELD_NUMBER: _ClassVar[int]
     YOUNG_FIELD_NUMBER: _ClassVar[int]
+    UPLOADS_FIELD_NUMBER: _ClassVar[int]
     cutoff_millis: int
     fence_version: int
     first_version: int
@@ -743,7 +744,22 @@ class CollectResponse(_message.Message):
     deleted: _containers.MessageMap[str, FileTotals]
     kept_by: _containers.MessageMap[str, FileTotals]
     young: FileTotals
-    def __init__(self, cutoff_millis: _Optional[int] = ..., fence_version: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., unreferenced: _Optional[_Mapping[str, FileTotals]] = ..., deleted: _Optional[_Mapping[str, FileTotals]] = ..., kept_by: _Optional[_Mapping[str, FileTotals]] = ..., young: _Optional[_Union[FileTotals, _Mapping]] = ...) -> None: ...
+    uploads: UploadTotals
+    def __init__(self, cutoff_millis: _Optional[int] = ..., fence_version: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., unreferenced: _Optional[_Mapping[str, FileTotals]] = ..., deleted: _Optional[_Mapping[str, FileTotals]] = ..., kept_by: _Optional[_Mapping[str, FileTotals]] = ..., young: _Optional[_Union[FileTotals, _Mapping]] = ..., uploads: _Optional[_Union[UploadTotals, _Mapping]] = ...) -> None: ...
+
+class UploadTotals(_message.Message):
+    __slots__ = ("abandoned", "aborted", "kept", "young", "skipped")
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    ABORTED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    YOUNG_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    abandoned: int
+    aborted: int
+    kept: int
+    young: int
+    skipped: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, abandoned: _Optional[int] = ..., aborted: _Optional[int] = ..., kept: _Optional[int] = ..., young: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FileTotals(_message.Message):
     __slots__ = ("files", "size_bytes")

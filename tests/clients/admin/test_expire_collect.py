@@ -18,9 +18,10 @@ from alpheus import Catalog, cli
 from alpheus.admin.retention import collect
 from alpheus.cli.text.retention import collection_text, expiry_text
 from alpheus.errors import Expired, InvalidInput, Unavailable
+from alpheus.model_conversions import collection_of
 from alpheus.models import Expiry, Hold
 from alpheus.session.retry import RetryPolicy
-from alpheus_journal.model.answers import Collection, FileTotals
+from alpheus_journal.model.answers import Collection, FileTotals, UploadTotals
 from alpheus_journal.model.history_rules import MAX_AGE, MIN_VERSIONS
 
 ROWS = pa.table({"id": [1, 2]})
@@ -191,7 +192,8 @@ def test_a_catalog_of_the_first_revision_is_refused(tmp_path: Any) -> None:
 def test_a_broken_stream_is_continued_and_its_work_counts() -> None:
     def step(files: int, fence: int) -> Collection:
         deleted = {"data": FileTotals(files=files, size_bytes=10 * files)} if files else {}
-        return Collection(cutoff_millis=1, fence_version=fence, deleted=deleted)
+        uploads = UploadTotals(abandoned=5, aborted=files, young=fence)
+        return Collection(cutoff_millis=1, fence_version=fence, deleted=deleted, uploads=uploads)
 
     class Access:
         calls = 0
@@ -212,6 +214,7 @@ def test_a_broken_stream_is_continued_and_its_work_counts() -> None:
     found = asyncio.run(collect(Session(), 0, dry_run=False))  # type: ignore[arg-type]
     assert found.deleted == {"data": FileTotals(files=6, size_bytes=60)}
     assert found.fence_version == 2
+    assert found.uploads == UploadTotals(abandoned=5, aborted=6, young=2)
 
 
 # --- the command line ------------------------------------------------------------------------------
@@ -284,3 +287,26 @@ def test_a_collection_shows_itself(catalog: Catalog) -> None:
     assert "would be deleted" in repr(plan)
     assert "<td" in plan._repr_html_()
     assert "  data" in collection_text(plan)
+
+
+@pytest.mark.parametrize(
+    ("uploads", "dry_run", "lines"),
+    [
+        (UploadTotals(), False, ["nothing to do: every file that is old enough is needed"]),
+        (UploadTotals(abandoned=2), True, ["2 open uploads would be aborted"]),
+        (
+            UploadTotals(abandoned=3, aborted=1, kept=1, young=4, skipped=("open uploads at \x1b: denied",)),
+            False,
+            [
+                "1 open upload aborted",
+                "kept for leases of writers: 1 open upload",
+                "too young to judge: 4 open uploads",
+                "skipped: open uploads at \\x1b: denied",
+            ],
+        ),
+    ],
+)
+def test_texts_name_open_uploads(uploads: UploadTotals, dry_run: bool, lines: list[str]) -> None:
+    found = collection_of(Collection(cutoff_millis=1, uploads=uploads), dry_run=dry_run)
+    assert collection_text(found).splitlines() == [*lines, "kept versions: version 0"]
+    assert ("open uploads" in found._repr_html_()) == bool(uploads.abandoned)

@@ -13,7 +13,7 @@ from alpheus_daemon.main import running
 from alpheus_daemon.retention import Retention
 from alpheus_daemon.telemetry.metrics import Metrics
 from alpheus_journal.errors import Exhausted, InvalidInput
-from alpheus_journal.model.answers import Collection, Committed, Expiry, FileTotals, Hold
+from alpheus_journal.model.answers import Collection, Committed, Expiry, FileTotals, Hold, UploadTotals
 from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import Transaction
 from alpheus_journal.testing import Lake
@@ -86,13 +86,15 @@ async def test_deleted_files_are_counted_by_kind_and_dry_runs_are_not() -> None:
     def step(files: int) -> Collection:
         deleted = {"data": FileTotals(files=files, size_bytes=10 * files)} if files else {}
         kept = {"tag a": FileTotals(files=1, size_bytes=5), "tag b": FileTotals(files=1, size_bytes=6)}
-        return Collection(cutoff_millis=1, deleted=deleted, kept_by=kept)
+        uploads = UploadTotals(abandoned=9, aborted=2 * files)
+        return Collection(cutoff_millis=1, deleted=deleted, kept_by=kept, uploads=uploads)
 
     retention = Retention(Staged(collections=[step(0), step(3), step(7)]), commit)  # type: ignore[arg-type]
     assert len([one async for one in retention.collect(minimum_age_millis=0, dry_run=True)]) == 3
     assert retention.deleted_files["data"] == 0
     assert len([one async for one in retention.collect(minimum_age_millis=0)]) == 3
     assert (retention.deleted_files["data"], retention.deleted_bytes["data"]) == (7, 70)
+    assert retention.aborted_uploads_count == 14
     assert retention.kept_bytes == {"tags": 11}
     assert retention.succeeded_at_millis["collection"] > 0
 

@@ -66,8 +66,9 @@ def collection_text(collection: Collection) -> str:
         lines.append(f"{_totals_text(total)} {does}")
         rows = [(f"  {kind}", each.files, size_text(each.size_bytes)) for kind, each in shown.items()]
         lines.append(columns_text(["  KIND", "FILES", "SIZE"], rows))
-    else:
+    elif not collection.uploads.abandoned:
         lines.append("nothing to do: every file that is old enough is needed")
+    lines += _uploads_lines(collection)
     for by, totals in collection.kept_by.items():
         if by.startswith("data root "):
             lines.append(printable(f"skipped: {by}"))
@@ -83,6 +84,21 @@ def collection_text(collection: Collection) -> str:
     if collection.fence_version is not None:
         lines.append(f"the collection committed version {collection.fence_version}")
     return "\n".join(lines)
+
+
+def _uploads_lines(collection: Collection) -> list[str]:
+    """Return what becomes of open uploads, in lines; none where there are no such uploads."""
+    uploads, lines = collection.uploads, []
+    if uploads.abandoned:
+        count = uploads.abandoned if collection.dry_run else uploads.aborted
+        does = "would be aborted" if collection.dry_run else "aborted"
+        lines.append(f"{count_text(count, 'open upload')} {does}")
+    if uploads.kept:
+        lines.append(f"kept for leases of writers: {count_text(uploads.kept, 'open upload')}")
+    if uploads.young:
+        lines.append(f"too young to judge: {count_text(uploads.young, 'open upload')}")
+    lines += [printable(f"skipped: {text}") for text in uploads.skipped]
+    return lines
 
 
 def _totals_text(totals: FileTotals) -> str:
