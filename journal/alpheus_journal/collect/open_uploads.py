@@ -23,6 +23,8 @@ ABORTED_AT_ONCE = 200
 """Uploads between two looks at the head. S3 aborts each of them by a request."""
 REQUESTS_AT_ONCE = 32
 LISTED_AT_ONCE = 200
+SKIPPED_MAX = 20
+"""The number of texts that say why uploads were skipped. A catalog may have a thousand data roots."""
 _BETWEEN = "\t"
 """Stands between path and id. No path has it, and no driver lists an id with it."""
 
@@ -76,6 +78,8 @@ class OpenUploads:
 
     def _skip(self, storage: Storage, what: str, error: AlpheusError) -> None:
         because = f"{error.message}; {error.hint}" if error.hint else error.message
+        if len(self._skipped) >= SKIPPED_MAX:
+            return
         place = redact_url(storage.url).partition("?")[0]
         self._skipped.append(f"open uploads at {place} were {what}: {because}")
 

@@ -347,6 +347,8 @@ class S3Client:
         return self._error_of_refusal(request, boto.ClientError(answer, "DeleteObjects"))
 
     def _error_of_refusal(self, request: Request, error: boto.ClientError) -> AlpheusError:
+        """Build the error for an answer that refuses. An upload that is gone was aborted by a collection, so a `put`
+        begins another one."""
         response = error.response
         code = _code(response.get("Error", {}).get("Code"))
         metadata = response.get("ResponseMetadata", {})
@@ -386,7 +388,7 @@ class S3Client:
                 " catalog",
                 path=request.path,
             )
-        if code in _BUSY or status in (408, 409, 425, 429) or status >= 500:
+        if code in _BUSY or code == "NoSuchUpload" or status in (408, 409, 425, 429) or status >= 500:
             return self._doubt_error(request, about)
         if code == "InvalidObjectState":
             return InvalidInput(

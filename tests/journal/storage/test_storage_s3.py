@@ -401,7 +401,11 @@ async def test_large_files_go_in_parts_and_appear_whole(s3_server: S3Server) -> 
         assert info.size == len(data)
 
 
-@pytest.mark.parametrize("action", [LoseReply(), CutBefore(), s3_error(500, "InternalError")], ids=str)
+@pytest.mark.parametrize(
+    "action",
+    [LoseReply(), CutBefore(), s3_error(500, "InternalError"), s3_error(404, "NoSuchUpload")],
+    ids=str,
+)
 async def test_a_completion_whose_answer_is_lost_is_begun_anew(s3_server: S3Server, action: Any) -> None:
     data = os.urandom(MULTIPART_FROM + 1)
     async with proxied(s3_server, deadline="5", read_timeout="10") as (proxy, storage, _):
