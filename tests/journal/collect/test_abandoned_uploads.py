@@ -23,7 +23,7 @@ from alpheus_journal.errors import AlpheusError, Corrupt, OutcomeUnknown, Unavai
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
 from alpheus_journal.model.answers import UploadTotals
-from alpheus_journal.model.operations import CreateNamespace
+from alpheus_journal.model.operations import AppendFiles, CreateNamespace
 from alpheus_journal.storage import OpenUpload, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, TcpProxy, put_rows, raises
@@ -188,13 +188,27 @@ async def test_uploads_at_data_roots_go_where_the_root_is_ours(s3_server: S3Serv
         unknown = await place.begin(place.data_path(table_id=table.table_id), root)
         assert (await place.collect()).abandoned == 0, "a root without a table of ours"
         transaction = lake.transaction(journal)
-        await put_rows(store, lake.identities, table_id=table.table_id, transaction_id=transaction.id)
+        segment = await put_rows(
+            store, lake.identities, table_id=table.table_id, transaction_id=transaction.id
+        )
         foreign = await place.begin(place.data_path(table_id=IDENTITIES.uuid4()), root)
         no_data = await place.begin(f"node/{IDENTITIES.uuid4()}.arrow", root)
+        await place.begin(place.data_path(table_id=table.table_id))  # the table is at home elsewhere
         beside = open_storage(store.url.replace("/root", "/root2"))
         await place.begin(unknown, beside)
+        await journal.commit(
+            msgspec.structs.replace(
+                transaction,
+                operations=(
+                    AppendFiles(
+                        namespace="r", name="t", table_id=table.table_id, segments=(segment,), data_root=url
+                    ),
+                ),
+            )
+        )
         assert (await place.collect(dry_run=True)).abandoned == 1
         assert await place.collect() == UploadTotals(abandoned=1, aborted=1)
+        assert len(await place.open()) == 1
         assert await place.open(root) == {foreign, no_data}
         assert await place.open(beside) == {unknown}
         await root.close()
