@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -73,6 +72,7 @@ def list_open(s3: Any, address: str) -> list[str]:
     return [upload["Key"] for upload in found.get("Uploads", [])]
 
 
+@pytest.mark.usefixtures("only_slow")
 def test_the_upload_of_a_killed_writer_is_aborted(place: tuple[str, str, str], s3_server: S3Server) -> None:
     """The writer is Arrow's, as in Spark's Python workers."""
     url, address, table_id = place
@@ -98,7 +98,7 @@ def test_the_upload_of_a_killed_writer_is_aborted(place: tuple[str, str, str], s
 
 @pytest.mark.usefixtures("only_slow")
 def test_a_collection_is_killed_between_batches_of_aborts(
-    place: tuple[str, str, str], s3_server: S3Server, lane_count: Callable[[int, int], int]
+    place: tuple[str, str, str], s3_server: S3Server
 ) -> None:
     url, address, table_id = place
     bucket, _, prefix = address.partition("/")
