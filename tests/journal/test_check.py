@@ -14,7 +14,7 @@ from alpheus_journal import format as fmt
 from alpheus_journal.errors import AlpheusError, Corrupt
 from alpheus_journal.format import Kind, parse_version_file
 from alpheus_journal.journal import Journal
-from alpheus_journal.log.root_rows import strange_rows
+from alpheus_journal.log.row_checks import strange_rows
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.answers import CheckSummary, Event, Finding
 from alpheus_journal.model.definition_messages import decode_definition, encode_definition

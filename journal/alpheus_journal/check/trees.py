@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from alpheus_journal.check.findings import Findings
 from alpheus_journal.format import Key, NodePath, ObjectName
-from alpheus_journal.log.root_rows import strange_rows
+from alpheus_journal.log.row_checks import strange_rows
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import Finding
 from alpheus_journal.replay.follower import Follower

@@ -2,7 +2,7 @@
 
     versions        the log: find the head, read a root, take a slot, keep the hints
     version_bytes   the bytes of a version: action rows and root
-    root_rows       checks of rows that readers skip, for roots without a checksum
+    row_checks      checks of rows that readers skip, for roots without a checksum
     times           times of versions where clocks are wrong
     index           which versions may hold a transaction id or a retry key
     index_runs      the index's files: sorted runs of fingerprints
