@@ -118,6 +118,9 @@ ARROWS = {
 """The rooms of each package, upper rooms first, and the rooms that each room may import besides the ground. Imports
 inside functions and below TYPE_CHECKING count. A room is a folder; a module outside of folders is a room by itself."""
 
+UNDRAWN = {"__main__", "alpheus", "alpheus_journal"}
+"""Rooms that the picture of rooms need not name."""
+
 SPARK = "alpheus.spark"  # the only place that imports pyspark
 
 LINES_MAX = 1000
@@ -452,6 +455,22 @@ def test_importing_anything_but_the_spark_package_leaves_spark_alone() -> None:
         if not any(is_within(name, package) for package in own)
     }
     assert {name: chain for name, chain in chains.items() if chain} == {}
+
+
+def test_each_room_tells_its_modules() -> None:
+    """The docstring of a room names its modules. The picture in ARCHITECTURE.md names the rooms of a package."""
+    picture = (ROOT / "daemon" / "ARCHITECTURE.md").read_text()
+
+    def is_told(path: Path) -> bool:
+        room = ast.get_docstring(ast.parse((path.parent / "__init__.py").read_text())) or ""
+        return bool(re.search(rf"\b{path.stem}\b", room))
+
+    for package in GROUND:
+        modules = [path for path in PACKAGES[package].rglob("*.py") if not path.name.startswith("__")]
+        inside = [path for path in modules if path.parent != PACKAGES[package]]
+        assert [str(path) for path in inside if not is_told(path)] == []
+        rooms = [room for room in ARROWS[package] if "." not in room and room not in UNDRAWN]
+        assert [room for room in rooms if not re.search(rf"\b{room}\b", picture)] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

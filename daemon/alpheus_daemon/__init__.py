@@ -4,6 +4,8 @@
     main           wires the parts, runs until a signal
     serve          the service: requests, group commit, event streams
     maintenance    checkpoints, index runs, drift checks, rebuilding memory
+    tag_upkeep     tags made and deleted by rules; `tag_rules` is their calendar
+    retention      expiry and collection, one at a time, on request and by a schedule
     gauges         which numbers of the parts are shown
     instrumented   a storage and a committer that are timed
     telemetry      logs, metrics, traces, supervision

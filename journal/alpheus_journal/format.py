@@ -26,8 +26,8 @@ Key = NewType("Key", str)
 NodePath = NewType("NodePath", str)
 
 FORMAT_REVISION = 2
-"""The newest revision that this software reads and writes."""
-"""The revision of this project's extensions. A reader refuses a root with a larger one."""
+"""The newest revision of this project's extensions that this software reads and writes. A reader refuses a root with a
+larger one."""
 MAJOR_VERSION = 0
 
 ORDER_DEFAULT = 128

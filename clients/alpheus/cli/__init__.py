@@ -16,6 +16,7 @@ A command is a function with `@cli.command` or in a `@cli.group` (both of `frame
     spark_sessions     spark: packages, doctor, package
     repairs            repair
 
+`text` makes text of answers, and values of text.
 A new module is imported here, which puts its commands into the program.
 """
 

@@ -2,5 +2,5 @@
 
 `sources` defines what a source is; `parquet`, `delta` and `iceberg` implement it and deliver rows and counts. `schemas`
 combines the columns of several files into one schema. `copy` copies the rows into the catalog and resumes interrupted
-imports.
+imports; `results` is what it tells of its progress and of its end.
 """

@@ -20,7 +20,8 @@ How an event becomes a run: `inbox` wakes the loop of `runner`. `Runner._attempt
 for what there is to do. `Planner._find_work` finds the inputs; `alpheus.feed.trail` reads what changed in them. Under
 a `lease`, `Runner._call` moves the position, calls the function with the run that the `lake` makes of the work, and
 commits. `declare` holds what users write, `jobs` the values of it, `positions` how far jobs are, `declarations` the
-tables that jobs are recorded with, and `output_writers` who wrote the rows that jobs would overwrite.
+tables that jobs are recorded with, `output_writers` who wrote the rows that jobs would overwrite, and `failures` what
+stops a run or counts as an attempt.
 
 **An older version.** With `max_versions` a run reads an older version than the one that its transaction begins at.
 Inputs are read there. Outputs, and own outputs among the inputs, are read at the begin version: otherwise a job that

@@ -7,6 +7,7 @@
     replica        a replica
     subscription   durable subscriptions
     symbols        the symbol list
+    tags           tags
 
 `python -m alpheus.sync` generates `reads` and `writes` from the asynchronous verbs, docstrings included; `--check`
 compares. Change a verb there, never here.

@@ -1,6 +1,7 @@
 """What takes old versions and unreferenced files away (FORMAT.md, "Expiry", "Collection").
 
-`expiry` replaces the roots of old versions by tombstones. `collection` then deletes the files that nothing reaches:
-`candidates` holds the files that were listed, and `reach` takes out what is reached. `open_uploads` does the same for
-uploads in parts that were left open. Nothing here decides when: a person or a daemon's maintenance does.
+`expiry` replaces the roots of old versions by tombstones; `kept_history` finds the tables that keep them for longer.
+`collection` then deletes the files that nothing reaches: `candidates` holds the files that were listed, and `reach`
+takes out what is reached. `open_uploads` does the same for uploads in parts that were left open. `store_time` reads
+the clock that ages go by. Nothing here decides when: a person or a daemon's maintenance does.
 """

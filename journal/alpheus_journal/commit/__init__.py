@@ -7,9 +7,10 @@
     manifest_cache       manifest segments: checks those of transactions, caches those of tables
     base                 the version to build on: the durable head, or a staged version
     stage                encodes the version: nodes and root
+    references           what a transaction may newly reference, although files are collected
     staged               a version that is ready to be published
     contention           waits for the turns of other processes
-    publish              puts the root into its slot; settles a lost reply
+    publish              puts the root into its slot, through `log.witnesses`; settles a lost reply
     saved_transactions   distributed transactions, stored under their id
 
 **One fate.** All members of a version share its fate:

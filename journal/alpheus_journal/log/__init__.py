@@ -1,13 +1,15 @@
 """Which versions exist, and which of them holds a given transaction?
 
-    versions        the log: find the head, read a root, take a slot, keep the hints
+    versions        the log: find the head, read a root, keep the hints; `format.version_file` names a slot
     version_bytes   the bytes of a version: action rows and root
     row_checks      checks of rows that readers skip, for roots without a checksum
     times           times of versions where clocks are wrong
     index           which versions may hold a transaction id or a retry key
     index_runs      the index's files: sorted runs of fingerprints
-    witnesses       how a writer notices that its store was put back to an older state
+    witnesses       sends a version to its slot, and notices that the store was put back to an older state
+    copies          a root without its actions: what leases and pins have in common
     leases          copies of roots that keep a version readable for a time
+    pins            copies of roots that tags name: stored and read; collection keeps what they reach
 
 **Exactly once.** A transaction's id, its cancellation and its retry key are in the root of its version. So the only
 question is which roots to read, and `index` answers it. The index knows *parts*, each of which covers a range of

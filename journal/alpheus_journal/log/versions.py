@@ -1,4 +1,4 @@
-"""The log of versions: find the head, read a root, take a slot, keep the hints (FORMAT.md, "Versions").
+"""The log of versions: find the head, read a root, keep the hints (FORMAT.md, "Versions").
 
 Slots are permanent, so "not found" means "never written", and existing versions have no gap: a galloping search from
 any start finds the head. Hints only choose the start. Lost, stale or wrong hints cost requests and never a wrong

@@ -1,5 +1,5 @@
-"""Checks by which a committing process notices that its store was put back to an older state (FORMAT.md, "A store that
-was put back").
+"""Send a version to its slot, and notice that the store was put back to an older state (FORMAT.md, "A store that was
+put back").
 
 With each version that it writes, the process checks the slots of the two versions below and, at intervals, the slots of
 past heads, before any client learns that the version was committed. A check compares the tags of the slots' files

@@ -2,7 +2,7 @@
 
     lake           a Spark session, a catalog and its storage: what the rest needs
     reader         tables of one version as DataFrames and temporary views
-    scan           rows of a table's files, planned on the driver, read by Spark's Parquet reader
+    scan           rows of the files that `alpheus.rows.plan` chose, read by Spark's Parquet reader
     transaction    the verbs with DataFrames, which commit together
     row_changes    delete, update, overwrite some rows; compact
     assignments    what an update sets
