@@ -457,7 +457,7 @@ class S3Storage(Storage):
                 try:
                     await s3.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload.upload_id)
                 except ClientError as error:
-                    if error.response.get("Error", {}).get("Code") in ("NoSuchUpload", "NoSuchKey"):
+                    if _is_upload_gone(error) or error.response.get("Error", {}).get("Code") == "NoSuchKey":
                         return
                     if is_not_offered(error):
                         raise self._uploads_not_offered(request) from None
@@ -503,14 +503,29 @@ class S3Storage(Storage):
         try:
             size = max(PART_SIZE, -(-len(data) // PARTS_MAX))
 
+            is_gone = False
+
             async def send(number: int) -> dict[str, Any]:
+                nonlocal is_gone
                 part = data[(number - 1) * size : number * size]
                 async with self._client.attempt(request, len(part)) as s3:
-                    answer = await s3.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
+                    if is_gone:
+                        return {}
+                    try:
+                        answer = await s3.upload_part(**where, UploadId=upload, PartNumber=number, Body=part)
+                    except ClientError as error:
+                        if not _is_upload_gone(error):
+                            raise
+                        is_gone = True  # another try to send the part is of no use
+                        return {}
                 return {"PartNumber": number, "ETag": answer["ETag"]}
 
             numbers = range(1, -(-len(data) // size) + 1)
             parts = await each_of(numbers, lambda number: self._retry(lambda: send(number)), self._at_once)
+            if is_gone:
+                raise Unavailable(
+                    f"{request} in {self._place.bucket}: the upload was aborted", path=request.path
+                )
             async with self._client.attempt(request) as s3:
                 answer = await s3.complete_multipart_upload(
                     **where, UploadId=upload, MultipartUpload={"Parts": parts}
@@ -577,6 +592,10 @@ def _most_lasting(failures: Iterable[AlpheusError]) -> AlpheusError:
         failures,
         key=lambda error: (isinstance(error, Unavailable | OutcomeUnknown), isinstance(error, Unavailable)),
     )
+
+
+def _is_upload_gone(error: ClientError) -> bool:
+    return bool(error.response.get("Error", {}).get("Code") == "NoSuchUpload")
 
 
 def _millis(moment: Any) -> int:

@@ -417,6 +417,25 @@ async def test_a_completion_whose_answer_is_lost_is_begun_anew(s3_server: S3Serv
         assert not s3.list_multipart_uploads(Bucket=s3_server.bucket, Prefix=prefix).get("Uploads")
 
 
+async def test_an_upload_that_is_aborted_between_its_parts_is_begun_anew_at_once(s3_server: S3Server) -> None:
+    """Another try to send the part is of no use."""
+    data = os.urandom(MULTIPART_FROM + 1)
+    uploads: list[str] = []
+
+    def is_of_first(seen: Any) -> bool:
+        if "partNumber=" not in seen.query:
+            return False
+        uploads.append(seen.query.partition("uploadId=")[2])
+        return uploads[-1] == uploads[0]
+
+    async with proxied(s3_server, deadline="5", read_timeout="10") as (proxy, storage, waits):
+        proxy.always(is_of_first, s3_error(404, "NoSuchUpload"))
+        await storage.put("data/large", data)
+        assert await storage.read("data/large", size_max=len(data)) == data
+        assert len(waits.pauses) == 1
+        assert uploads.count(uploads[0]) <= -(-len(data) // PART_SIZE)
+
+
 async def test_parts_that_were_sent_for_nothing_are_removed(s3_server: S3Server) -> None:
     """Parts are removed more than once: a part that is being sent when the upload is given up may arrive later."""
     second: Match = lambda r: "partNumber=2" in r.query  # noqa: E731
