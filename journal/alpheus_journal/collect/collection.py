@@ -76,8 +76,8 @@ async def collect(
         await run.list_candidates(cutoff, dry_run=dry_run)
         await failpoints.reached("collect.listed")
         plan = await run.mark(cutoff)
-        if dry_run or not (run.candidates or run.uploads):
-            yield plan
+        if dry_run or not (run.candidates or await run.may_abort()):
+            yield msgspec.structs.replace(plan, uploads=run.uploads.count())
             return
         fence = await run.commit_fence(commit, cutoff)
         await failpoints.reached("collect.fenced")
@@ -202,6 +202,11 @@ class _Run:
         return found
 
     # --- fence
+
+    async def may_abort(self) -> bool:
+        """Return whether there is an upload that may be aborted. Where the permission is missing, each run would
+        otherwise make a version for nothing."""
+        return bool(self.uploads) and await self.uploads.may_abort(self._store_of)
 
     async def commit_fence(
         self, commit: Callable[[Transaction], Awaitable[Committed]], cutoff_millis: int

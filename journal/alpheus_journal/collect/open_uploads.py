@@ -13,7 +13,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.collect.candidates import FoundFiles, strangers_at
-from alpheus_journal.errors import AlpheusError, Denied, InvalidInput, NotFound, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import (
+    AlpheusError,
+    Denied,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
 from alpheus_journal.log.leases import segments_kept_since
 from alpheus_journal.model.answers import UploadTotals
 from alpheus_journal.storage import OpenUpload, Storage, each_of, split_items
@@ -25,6 +33,8 @@ REQUESTS_AT_ONCE = 32
 LISTED_AT_ONCE = 200
 SKIPPED_MAX = 20
 """The number of texts that say why uploads were skipped. A catalog may have a thousand data roots."""
+NO_UPLOAD_ID = "0" * 32
+"""No upload has this id."""
 _BETWEEN = "\t"
 """Stands between path and id. No path has it, and no driver lists an id with it."""
 
@@ -98,6 +108,28 @@ class OpenUploads:
             if files and (strangers := strangers_at(root, places)):
                 await files.keep_tables(strangers)
 
+    async def may_abort(self, storage_of: Callable[[str], Storage]) -> bool:
+        """Return whether some of the uploads that are left may be aborted. If none may, remember why.
+
+        An abort with an id that no upload has changes nothing, and a store looks at the permission first. Other errors
+        tell nothing of the permission.
+        """
+        refusals: dict[str, tuple[Storage, Denied]] = {}
+        for root, files in self._found.items():
+            storage = storage_of(root)
+            async for path in _first_of_each_kind(files):
+                try:
+                    await storage.abort_upload(OpenUpload(path, NO_UPLOAD_ID, None))
+                except Denied as error:
+                    refusals[root] = storage, error
+                except (Exhausted, InvalidInput, NotFound, OutcomeUnknown, Unavailable):
+                    return True
+                else:
+                    return True
+        for storage, refusal in refusals.values():
+            self._skip(storage, "not all aborted", refusal)
+        return False
+
     async def abort(
         self, storage_of: Callable[[str], Storage], check_head: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[None]:
@@ -126,7 +158,7 @@ class OpenUploads:
 
         try:
             await each_of(batch, abort, REQUESTS_AT_ONCE)
-        except (Unavailable, OutcomeUnknown) as error:
+        except (Exhausted, Unavailable, OutcomeUnknown) as error:
             failures.append(error)
         if failures:
             self._skip(storage, "not all aborted", failures[0])
@@ -145,6 +177,15 @@ class OpenUploads:
         """Remove the temporary files."""
         for files in self._found.values():
             files.close()
+
+
+async def _first_of_each_kind(files: FoundFiles) -> AsyncIterator[str]:
+    """Yield the path of one upload that is left of each kind. A policy may tell folders apart."""
+    for kind in fmt.UPLOADED_KINDS:
+        async with contextlib.aclosing(files.left_of(kind)) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                yield part[0][0].partition(_BETWEEN)[0]
+                break
 
 
 async def _batches(files: FoundFiles) -> AsyncIterator[list[OpenUpload]]:

@@ -19,7 +19,15 @@ from alpheus_journal.clock import RandomIdentities
 from alpheus_journal.collect import collection, open_uploads
 from alpheus_journal.collect.open_uploads import OpenUploads
 from alpheus_journal.collect.store_time import read_store_time
-from alpheus_journal.errors import AlpheusError, Corrupt, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import (
+    AlpheusError,
+    Corrupt,
+    Denied,
+    Exhausted,
+    InvalidInput,
+    OutcomeUnknown,
+    Unavailable,
+)
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
 from alpheus_journal.model.answers import UploadTotals
@@ -27,7 +35,7 @@ from alpheus_journal.model.operations import AppendFiles, CreateNamespace
 from alpheus_journal.storage import OpenUpload, Storage, open_storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing import Lake, TcpProxy, put_rows, raises
-from alpheus_journal.testing.proxy import Match, s3_error
+from alpheus_journal.testing.proxy import Forward, Match, s3_error
 
 LATER_MILLIS = 10_000
 LISTING: Match = lambda r: r.method == "GET" and "uploads" in r.query  # noqa: E731
@@ -262,9 +270,14 @@ async def test_uploads_that_may_not_be_aborted_stop_no_collection(
         assert text.endswith("; allow s3:AbortMultipartUpload")
         assert done.uploads == UploadTotals(abandoned=5, skipped=(text,))
         assert place.proxy.count(ABORT) == 2, "the first batch tells enough"
+        before = place.journal.head.version
+        again = await collect(place.journal, age=0)
+        assert again.uploads.abandoned == 5
+        assert "; allow s3:AbortMultipartUpload" in again.uploads.skipped[0]
+        assert (again.fence_version, place.journal.head.version) == (None, before), "a version for nothing"
         place.proxy.clear()
         assert await place.open() == uploads
-        place.proxy.script(ABORT, s3_error(403, "AccessDenied"))
+        place.proxy.script(ABORT, Forward(), s3_error(403, "AccessDenied"))
         done = await collect(place.journal, age=0)
         assert (done.uploads.aborted, len(done.uploads.skipped)) == (4, 1), "one failure stops no others"
         assert (await place.collect()).aborted == 1
@@ -375,7 +388,9 @@ async def test_times_decide() -> None:
     assert [upload.upload_id for upload in storage.aborted] == ["id/0"]
 
 
-@pytest.mark.parametrize("failure", [Unavailable("away"), OutcomeUnknown("cut off")])
+@pytest.mark.parametrize(
+    "failure", [Unavailable("away"), OutcomeUnknown("cut off"), Exhausted("full", kind="no_space")]
+)
 async def test_a_store_that_is_away_ends_the_aborts(failure: AlpheusError) -> None:
     storage = Listed([upload_of(number) for number in range(2_000)], failure)
     found, heads = await run(storage)
@@ -383,6 +398,35 @@ async def test_a_store_that_is_away_ends_the_aborts(failure: AlpheusError) -> No
     assert found.count() == UploadTotals(
         abandoned=2_000, skipped=(f"open uploads at {storage.url} were not all aborted: {failure.message}",)
     )
+
+
+@pytest.mark.parametrize(
+    ("failure", "may_abort"),
+    [(None, True), (Denied("no"), False), (InvalidInput("what?"), True), (Unavailable("away"), True)],
+)
+async def test_a_permission_is_looked_for_without_an_abort(
+    failure: AlpheusError | None, may_abort: bool
+) -> None:
+    node = OpenUpload(f"node/{IDENTITIES.uuid4()}.arrow", "id", 1)
+    storage = Listed([upload_of(1), upload_of(2), node], failure)
+    found = OpenUploads()
+    await found.find("", storage, fmt.UPLOADED_FOLDERS, 5)
+    assert await found.may_abort(lambda _: storage) == may_abort
+    assert [upload.upload_id for upload in storage.aborted] == [open_uploads.NO_UPLOAD_ID] * (failure is None)
+    assert len(found.count().skipped) == (0 if may_abort else 1)
+
+
+async def test_a_policy_may_tell_folders_apart() -> None:
+    class DataOnly(Listed):
+        async def abort_upload(self, upload: OpenUpload) -> None:
+            if not upload.path.startswith("data/"):
+                raise Denied("no")
+
+    storage = DataOnly([OpenUpload(f"node/{IDENTITIES.uuid4()}.arrow", "id", 1), upload_of(1)])
+    found = OpenUploads()
+    await found.find("", storage, fmt.UPLOADED_FOLDERS, 5)
+    assert await found.may_abort(lambda _: storage)
+    assert found.count().skipped == ()
 
 
 async def test_uploads_of_tables_with_another_place_are_left_to_that_place() -> None:
