@@ -437,6 +437,10 @@ class S3Storage(Storage):
                 answer = await s3.list_multipart_uploads(**where)
             except ValueError:  # a time that is none
                 raise self._uploads_not_offered(request) from None
+            except RuntimeError as error:  # botocore says so of a time that is a large number
+                if "timezone" not in str(error):
+                    raise
+                raise self._uploads_not_offered(request) from None
         if "IsTruncated" not in answer:
             raise self._uploads_not_offered(request)
         return answer

@@ -168,6 +168,7 @@ async def test_foreign_keys_and_times_that_are_missing(s3_server: S3Server) -> N
         ([Answer(status=200, body=b"<html></html>")], InvalidInput, "does not"),
         ([Answer(status=200, body=b"hello")] * 20, Unavailable, "list uploads"),
         ([page(("k", "i", "yesterday"))], InvalidInput, "does not know this request"),
+        ([page(("k", "i", "9" * 20))], InvalidInput, "does not know this request"),
         ([page(truncated=True)], InvalidInput, "cannot be continued"),
         ([page(truncated=True, next=("k", "i"))] * 2, InvalidInput, "cannot be continued"),
         ([page(truncated=True, next=(k, k)) for k in "aba"], InvalidInput, "cannot be continued"),
