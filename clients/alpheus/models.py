@@ -190,7 +190,8 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
     """What a collection of unreferenced files did, or in a dry run would do. Times are those of the store.
 
     - `cutoff`: only files that were written before this time were judged. `young` counts the others.
-    - `fence_version`: the version that the collection committed. None when nothing was to be deleted, and in a dry run.
+    - `fence_version`: the version that the collection committed. None when nothing could be deleted or aborted, and in
+      a dry run.
     - `first_version`, `last_version`: the kept versions, whose files stay.
     - `unreferenced`, `deleted`: the files to delete, and those that are gone, by kind: data, manifest, definition,
       node, action, pin, lease, position, saved, scratch.

@@ -39,7 +39,8 @@ async def collect(session: Session, minimum_age_millis: int, *, dry_run: bool) -
             )
         fence = gone.fence_version if found.fence_version is None else found.fence_version
         aborted = gone.uploads.aborted + found.uploads.aborted
-        uploads = msgspec.structs.replace(found.uploads, aborted=aborted)
+        abandoned = gone.uploads.aborted + found.uploads.abandoned
+        uploads = msgspec.structs.replace(found.uploads, abandoned=abandoned, aborted=aborted)
         return msgspec.structs.replace(found, deleted=deleted, fence_version=fence, uploads=uploads)
 
     return await _run_to_end(

@@ -214,7 +214,29 @@ def test_a_broken_stream_is_continued_and_its_work_counts() -> None:
     found = asyncio.run(collect(Session(), 0, dry_run=False))  # type: ignore[arg-type]
     assert found.deleted == {"data": FileTotals(files=6, size_bytes=60)}
     assert found.fence_version == 2
-    assert found.uploads == UploadTotals(abandoned=5, aborted=6, young=2)
+    assert found.uploads == UploadTotals(abandoned=8, aborted=6, young=2)
+
+
+def test_uploads_that_went_before_a_stream_broke_are_told() -> None:
+    class Access:
+        steps = (UploadTotals(abandoned=3, aborted=3), UploadTotals())
+
+        async def collect(self, *, minimum_age_millis: int, dry_run: bool) -> Any:
+            uploads, *self.steps = self.steps  # type: ignore[misc,assignment]
+            yield Collection(cutoff_millis=1, uploads=uploads)
+            if uploads.aborted:
+                raise Unavailable("gone")
+
+    class Session:
+        access = Access()
+        retry_policy = RetryPolicy(5)
+
+        def check_open(self) -> None: ...
+
+    found = asyncio.run(collect(Session(), 0, dry_run=False))  # type: ignore[arg-type]
+    text = collection_text(collection_of(found, dry_run=False))
+    assert "3 open uploads aborted" in text
+    assert "nothing to do" not in text
 
 
 # --- the command line ------------------------------------------------------------------------------
