@@ -222,7 +222,7 @@ def test_uploads_that_went_before_a_stream_broke_are_told() -> None:
         steps = (UploadTotals(abandoned=3, aborted=3), UploadTotals())
 
         async def collect(self, *, minimum_age_millis: int, dry_run: bool) -> Any:
-            uploads, *self.steps = self.steps  # type: ignore[misc,assignment]
+            uploads, *self.steps = self.steps  # type: ignore[assignment]
             yield Collection(cutoff_millis=1, uploads=uploads)
             if uploads.aborted:
                 raise Unavailable("gone")
