@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -299,8 +300,13 @@ def test_pyarrow_has_no_way_to_abandon_an_upload(
     stream.write(b"a")
     assert not hasattr(stream, "abort")
     del stream
-    found = store.get_file_info([place + "left", place + "dropped"])
-    assert [info.size for info in found] == [1, 1]
+    deadline = time.monotonic() + 60  # a thread of pyarrow's completes the upload of a dropped stream
+    while (sizes := [info.size for info in store.get_file_info([place + "left", place + "dropped"])]) != [
+        1,
+        1,
+    ]:
+        assert time.monotonic() < deadline, sizes
+        time.sleep(0.02)
 
 
 def sizes_of_groups(path: Path) -> list[int]:
