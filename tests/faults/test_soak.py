@@ -39,8 +39,10 @@ async def test_soak(tmp_path: Path, lane_count: Callable[[int, int], int]) -> No
     assert run.comparer.compared > 5
     assert run.comparer.listed > 5
     assert run.ledger.failovers
-    assert all(turns.killed and turns.done >= run.last for turns in run.turns)
+    assert all(turns.done >= run.last for turns in run.turns)
+    assert any(turns.killed for turns in run.turns)
     if seconds >= LONG_SECONDS:
+        assert all(turns.killed for turns in run.turns), "in seconds chance may pass over one of two"
         # Else no life would be checked against the strict bound of memory.
         assert len(run.full_lives) >= len(run.daemons), "no life went on for long after its window was full"
 
