@@ -24,8 +24,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import CheckSummary
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage
-from alpheus_journal.storage.s3 import S3Storage, open_s3
-from alpheus_journal.storage.s3_url import S3Url
+from alpheus_journal.storage.s3 import S3Storage, S3Url, open_s3
 from alpheus_journal.testing import SIZE_MAX, TcpProxy, listed, raises
 from alpheus_journal.testing.proxy import (
     Action,

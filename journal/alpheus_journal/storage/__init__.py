@@ -7,7 +7,7 @@
     posix, syncfs       the system calls of `local`; one `syncfs` for many files
     lmdb                a store in one LMDB file
     lmdb_environment    an LMDB file as one process has it open
-    s3, s3_client       S3 through aiobotocore: the store, and single requests; `s3_url` is its URL
+    s3, s3_client       S3 through aiobotocore: the store, and single requests
     object_store        gs://, az:// and s3:// through obstore
     object_url          URLs of the stores behind obstore
 

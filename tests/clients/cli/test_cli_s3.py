@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import alpheus
 from alpheus import cli
-from alpheus_journal.storage.s3_url import S3Url
+from alpheus_journal.storage.s3 import S3Url
 
 
 class Shell:

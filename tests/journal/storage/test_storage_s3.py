@@ -38,8 +38,7 @@ from alpheus_journal.errors import (
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.operations import CreateNamespace, Transaction
 from alpheus_journal.storage import Storage, open_storage
-from alpheus_journal.storage.s3 import MULTIPART_FROM, PART_SIZE, S3Storage, open_s3
-from alpheus_journal.storage.s3_url import S3Url
+from alpheus_journal.storage.s3 import MULTIPART_FROM, PART_SIZE, S3Storage, S3Url, open_s3
 from alpheus_journal.testing import StorageContract, TcpProxy, listed, raises
 from alpheus_journal.testing.proxy import (
     Answer,

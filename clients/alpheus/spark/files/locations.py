@@ -16,8 +16,8 @@ from alpheus_journal.errors import InvalidInput
 from alpheus_journal.storage import Storage
 
 if TYPE_CHECKING:
+    from alpheus_journal.storage.s3 import S3Url
     from alpheus_journal.storage.s3_client import Bucket
-    from alpheus_journal.storage.s3_url import S3Url
 
 _GLOB = frozenset("*?[]{}\\,^")
 
@@ -68,7 +68,7 @@ _HADOOP_SCHEMES = {"file": "file", "s3": "s3a"}
 
 def s3_url_of(storage: Storage) -> S3Url:
     """Return the parsed URL of a storage on S3. Raises InvalidInput for the driver obstore (`not_supported`)."""
-    from alpheus_journal.storage.s3_url import S3Url
+    from alpheus_journal.storage.s3 import S3Url
 
     if "obstore" in parse_qs(urlsplit(storage.url).query).get("client", []):
         raise InvalidInput(
