@@ -164,8 +164,6 @@ class Bench:
             "spark.read.parquet": lambda: plain.agg(aggregates).collect(),
             "Alpheus": lambda: frame.agg(aggregates).collect(),
         }
-        for frame_ in (plain, frame):
-            frame_.agg(aggregates)._jdf.queryExecution().executedPlan()
         self.slow()
         found = compare(
             f"scan of {count:,} rows in {SCAN_FILES} files",

@@ -6,6 +6,8 @@ later request, so nothing is staged. Failures that leave a write in doubt become
 
 All other calls may be repeated, because reads change nothing, and writing the same bytes twice to a fresh name or a
 hint does no harm. Such calls are repeated, with growing pauses, until `deadline` seconds have passed.
+
+The module is long because the URL of a store stands beside what its options do; a module more would crowd the room.
 """
 
 from __future__ import annotations
