@@ -6,8 +6,8 @@
 
 A proxy in front of a real S3 server adds 20 ms to each request and counts the requests. Appends and scans are compared
 with Spark's own Parquet over S3A in the same session; each round runs every arm once in random order, and ratios are of
-medians. CPU is that of this process, which holds the proxy, and of the JVM and its Python workers; the share of the
-proxy is the same for each byte, in all arms. The server runs outside. Both writers use snappy.
+medians. CPU is that of the driver, of the JVM and of its Python workers, without the proxy and the server. Both writers use
+snappy.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Bench:
         self.catalog = alpheus.create(self.url)
         self.catalog.create_namespace("s")
         self.lake = SparkCatalog(self.spark, self.catalog)
-        self.meter = Meter()
+        self.meter = Meter(spent_beside=store.measure_cpu)
 
     def close(self) -> None:
         self.lake.close()

@@ -24,18 +24,22 @@ class Cost(NamedTuple):
 
 
 class Meter:
-    """Measures the costs of process trees, by default of this process and all that it started."""
+    """Measures the costs of process trees, by default of this process and all that it started.
 
-    def __init__(self, *roots: psutil.Process) -> None:
+    `spent_beside` tells CPU seconds of the trees that do not count, such as those of a proxy in this process.
+    """
+
+    def __init__(self, *roots: psutil.Process, spent_beside: Callable[[], float] = lambda: 0.0) -> None:
         self._roots = roots or (psutil.Process(),)
+        self._spent_beside = spent_beside
 
     def measure(self, operation: Callable[[], object]) -> Cost:
         known = self._tree()
-        before = sum(map(_cpu_seconds, known))
+        before = sum(map(_cpu_seconds, known)) - self._spent_beside()
         started = time.perf_counter()
         operation()
         wall = time.perf_counter() - started
-        after = sum(map(_cpu_seconds, known))  # before the next walk of the tree, which also costs time
+        after = sum(map(_cpu_seconds, known)) - self._spent_beside()  # before the next walk, which costs time
         return Cost(wall, after + sum(map(_cpu_seconds, self._tree() - known)) - before)
 
     def _tree(self) -> set[psutil.Process]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
@@ -121,6 +122,11 @@ class StoreProxy:
         self._call(act)
 
     # -- what came
+
+    def measure_cpu(self) -> float:
+        """Return the CPU seconds that the proxy has taken."""
+        assert self._thread.ident is not None
+        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
 
     def find_requests(self, match: Match | None = None) -> list[Request]:
         """Return the requests since `clear`, or those of them that match."""
