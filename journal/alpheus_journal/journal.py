@@ -729,7 +729,9 @@ class Journal:
         delay = POLL_DELAY_MIN_SECONDS
         reported = cursor
         while until is None or cursor < until:
-            if cursor >= self.head.version:
+            if cursor >= self.head.version and not (
+                follow and self.follower.is_fresh(POLL_DELAY_MIN_SECONDS)
+            ):
                 await self.refresh()
             if cursor < self.head.version:
                 delay = POLL_DELAY_MIN_SECONDS

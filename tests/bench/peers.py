@@ -139,14 +139,16 @@ sys.exit(status)
 
 @contextlib.contextmanager
 def alpheus_daemon(
-    directory: Path, *, arguments: Sequence[str] = (), profile: Path | None = None
+    directory: Path, *, url: str = "", arguments: Sequence[str] = (), profile: Path | None = None
 ) -> Iterator[Server]:
-    """Run the daemon on a catalog below `directory`. A profile of its main thread, CPU time by function, is written
-    to `profile` at its end. The profile excludes the start of the interpreter and imports."""
+    """Run the daemon on a new catalog below `directory`, or on the catalog of a URL. A profile of its main thread, CPU
+    time by function, is written to `profile` at its end. The profile excludes the start of the interpreter and
+    imports."""
     directory.mkdir(parents=True)
     port_file = directory / "port"
     start = ["-m", "alpheus", "serve"] if profile is None else ["-c", _PROFILED, str(profile)]
-    command = [sys.executable, *start, (directory / "catalog").as_uri(), "--create"]
+    catalog = [url] if url else [(directory / "catalog").as_uri(), "--create"]
+    command = [sys.executable, *start, *catalog]
     command += ["--listen", "127.0.0.1:0", "--port-file", str(port_file), *arguments]
     with _running("alpheus", command, directory, port_file.exists) as process:
         yield Server("Alpheus", "every file and folder fsynced", port_file.read_text().strip(), process)

@@ -16,7 +16,8 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -66,11 +67,13 @@ class Leases:
         )
         self._seen: dict[str, tuple[bytes, float]] = {}  # path → its bytes, and since when by our clock
 
-    def take(self, job: str) -> Lease | None:
+    def take(self, job: str, beside: Callable[[], Coroutine[Any, Any, None]]) -> Lease | None:
         """Take the lease of a job, which the caller ends after the run. Return None when another runner holds the
-        lease."""
+        lease. `beside` runs while the lease is written, unless another runner was seen to hold it. When it raises, the
+        lease is ended."""
         path = fmt.run_lease_path(self._pipeline, job)
         if not self._seconds:
+            run(beside())
             return Lease(None)
         found: bytes | None = None
         try:
@@ -81,13 +84,22 @@ class Leases:
             found = b""  # too large to be a heartbeat: it expires when it stays unchanged
         if found is not None and not self._is_over(path, found):
             return None
-        heartbeats = run(self._begin(path, is_free=found is None))
-        if heartbeats is None:
-            return None
-        self._seen.pop(path, None)
-        return Lease(heartbeats, self._storage, path)
+        return run(self._begin_beside(path, beside, is_free=found is None))
 
-    async def _begin(self, path: str, *, is_free: bool) -> asyncio.Task[None] | None:
+    async def _begin_beside(
+        self, path: str, beside: Callable[[], Coroutine[Any, Any, None]], *, is_free: bool
+    ) -> Lease | None:
+        beginning = asyncio.create_task(self._begin(path, is_free=is_free), name=f"begin {path}")
+        try:
+            await beside()
+        except BaseException:
+            with contextlib.suppress(AlpheusError):
+                if (lease := await beginning) is not None:
+                    await lease.give_up()
+            raise
+        return await beginning
+
+    async def _begin(self, path: str, *, is_free: bool) -> Lease | None:
         data = msgspec.json.encode(self._heartbeat)
         if is_free:
             try:
@@ -96,7 +108,9 @@ class Leases:
                 return None
         else:
             await self._storage.put(path, data)
-        return asyncio.create_task(self._send_heartbeats(path), name=f"lease {path}")
+        self._seen.pop(path, None)
+        heartbeats = asyncio.create_task(self._send_heartbeats(path), name=f"lease {path}")
+        return Lease(heartbeats, self._storage, path)
 
     def _is_over(self, path: str, found: bytes) -> bool:
         with contextlib.suppress(msgspec.DecodeError):  # undecodable bytes expire when they stay unchanged
@@ -133,10 +147,13 @@ class Lease:
     def end(self) -> None:
         """End the lease, so that another runner can take it immediately. Idempotent."""
         if self._heartbeats is not None:
-            run(self._end(self._heartbeats))
-            self._heartbeats = None
+            run(self.give_up())
 
-    async def _end(self, heartbeats: asyncio.Task[None]) -> None:
+    async def give_up(self) -> None:
+        """Do what `end` does, on the client's loop."""
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is None:
+            return
         assert self._storage is not None
         heartbeats.cancel()
         await asyncio.gather(heartbeats, return_exceptions=True)

@@ -355,7 +355,8 @@ class Runner:
                     tx.abandon()
                 tries.retry_in = work.seconds
                 return RunResult(job=job.name, state="nothing", pinned=tx.version, error=work.reason)
-            lease = self._leases.take(job.name)
+            # The transaction's lease, too: the function may take longer than a collection waits for uploads.
+            lease = self._leases.take(job.name, beside=core_of(tx).hold_lease)
             if lease is None:
                 tx.abandon()
                 raise LeaseHeld
@@ -387,7 +388,6 @@ class Runner:
     def _call(self, tx: Transaction, job: Job, work: Work, tries: Tries) -> RunResult:
         """Call the job's function with its work. Commit what it wrote together with the new position."""
         called_at = self._now()
-        run(core_of(tx).hold_lease())  # the function may take longer than a collection waits for uploads
         work = self._prepare(tx, job, work, called_at)
         self._call_function(tx, job, work, tries)
         self._refuse_undeclared(tx, job)

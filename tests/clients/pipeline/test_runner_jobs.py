@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from plain_lake import PlainLake, PlainRun, arrow, catalog, copying, runner_of, states, stored
 
 import alpheus
-from alpheus.errors import Conflict, Expired, NotFound
+from alpheus.errors import Conflict, Expired, NotFound, Unavailable
 from alpheus.feed import log
 from alpheus.pipeline import Pipeline, RunResult, appends, changes, failures, runner, table
 from alpheus.pipeline.lease import Leases
@@ -714,6 +715,12 @@ def test_who_finds_the_job_taken_waits_and_finds_it_done(catalog: alpheus.Catalo
     assert list_of(lake.storage, "run/") == [], "nothing stays behind"
 
 
+def take(leases: Leases, job: str) -> Any:
+    async def do_nothing() -> None: ...
+
+    return leases.take(job, beside=do_nothing)
+
+
 def test_a_lease_whose_holder_fell_silent_is_over(catalog: alpheus.Catalog) -> None:
     storage, now = catalog.storage(), [0.0]
 
@@ -724,31 +731,31 @@ def test_a_lease_whose_holder_fell_silent_is_over(catalog: alpheus.Catalog) -> N
         return made
 
     dead, other = leases("dead", "elsewhere"), leases("other")
-    lost = dead.take("daily")
+    lost = take(dead, "daily")
     assert lost is not None
-    assert other.take("weekly") is not None, "another job"
-    assert other.take("daily") is None
+    assert take(other, "weekly") is not None, "another job"
+    assert take(other, "daily") is None
     now[0] = 4.9
-    assert other.take("daily") is None
+    assert take(other, "daily") is None
     now[0] = 5.0
-    taken = other.take("daily")
+    taken = take(other, "daily")
     assert taken is not None
-    assert leases("third", "elsewhere").take("daily") is None
+    assert take(leases("third", "elsewhere"), "daily") is None
     taken.end()
     taken.end()
-    assert leases("third", "elsewhere").take("daily") is not None
+    assert take(leases("third", "elsewhere"), "daily") is not None
 
 
 def test_a_lease_of_a_process_that_is_gone_from_this_machine_is_over(catalog: alpheus.Catalog) -> None:
     storage = catalog.storage()
     gone = Leases(storage, "mart", 5, holder="gone")
     gone._heartbeat = msgspec.structs.replace(gone._heartbeat, started="some boot 17")
-    assert gone.take("daily") is not None
-    assert Leases(storage, "mart", 5).take("daily") is not None
+    assert take(gone, "daily") is not None
+    assert take(Leases(storage, "mart", 5), "daily") is not None
     here = Leases(storage, "mart", 5)
-    assert here.take("daily") is None
-    assert here.take("daily") is None, "this one lives"
-    assert Leases(storage, "mart", 0).take("daily") is not None, "no lease, no question"
+    assert take(here, "daily") is None
+    assert take(here, "daily") is None, "this one lives"
+    assert take(Leases(storage, "mart", 0), "daily") is not None, "no lease, no question"
 
 
 @pytest.mark.parametrize("bytes_", [b"", b"{", b"{}", b"x" * 5000])
@@ -756,9 +763,31 @@ def test_bytes_that_are_no_lease_grow_old(catalog: alpheus.Catalog, bytes_: byte
     storage, now = catalog.storage(), [0.0]
     in_loop(storage.put(fmt.run_lease_path("mart", "daily"), bytes_))
     leases = Leases(storage, "mart", 5, monotonic=lambda: now[0])
-    assert leases.take("daily") is None
+    assert take(leases, "daily") is None
     now[0] = 5.0
-    assert leases.take("daily") is not None
+    assert take(leases, "daily") is not None
+
+
+def test_work_beside_a_lease_is_done_by_the_holder_alone(catalog: alpheus.Catalog) -> None:
+    storage, done = catalog.storage(), []
+
+    def beside(name: str, error: str = "") -> Callable[[], Coroutine[Any, Any, None]]:
+        async def work() -> None:
+            done.append(name)
+            if error:
+                raise Unavailable(error)
+
+        return work
+
+    first, second = Leases(storage, "mart", 5, holder="first"), Leases(storage, "mart", 5, holder="second")
+    with pytest.raises(Unavailable, match="no lease of the transaction"):
+        first.take("daily", beside("failed", "no lease of the transaction"))
+    assert list_of(storage, "run/") == [], "the lease ended"
+    lease = first.take("daily", beside("first"))
+    assert lease is not None
+    assert second.take("daily", beside("second")) is None
+    assert done == ["failed", "first"]
+    lease.end()
 
 
 def list_of(storage: Any, prefix: str) -> list[str]:
