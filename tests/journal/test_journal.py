@@ -691,6 +691,27 @@ async def test_following_another_writer(lake: Lake) -> None:
     await stream.aclose()  # type: ignore[attr-defined]
 
 
+async def test_a_follower_of_events_asks_the_store_no_sooner_than_its_delay(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "POLL_DELAY_MIN_SECONDS", 3600.0)
+    writer = await lake.create()
+    reader = await lake.open()
+    stream = reader.events(after=0, follow=True)
+    await lake.commit(writer, lake.namespace("first"))
+    assert (await reader.refresh()).version == 1
+    asked = reader.follower.probes.started
+    assert (await anext(stream)).version == 1
+    waiting = asyncio.ensure_future(anext(stream))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert reader.follower.probes.started == asked, "the last probe has just found no newer version"
+    await lake.commit(writer, lake.namespace("second"))
+    await reader.refresh()
+    assert (await waiting).version == 2, "a version that another caller finds is handed out at once"
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_follower_paused_over_tombstones_goes_on_at_the_head(lake: Lake) -> None:
     for with_state in (False, True):
         lake = Lake()
