@@ -161,6 +161,7 @@ COUNTED = (
     "overruled",
     "linearized",
 )
+LEASES = ("lease_readers", "lease_writers", "lease_lost", "lease_kept")
 OPERATIONS = [
     operation.__name__
     for operation in get_args(Operation)
@@ -183,6 +184,7 @@ OPERATIONS_SMALL = [name for name in OPERATIONS if name not in RARE]
 
 def line_of(report: Report) -> str:
     counts = {name: int(getattr(report, name)) for name in COUNTED}
+    counts |= {f"lease_{name}": count for name, count in sorted(report.leases.items())}
     counts |= {**dict(sorted(report.operations.items())), **dict(sorted(report.changes.items()))}
     return f"{report.seed} trace={report.trace} " + " ".join(f"{k}={v}" for k, v in counts.items())
 
@@ -227,7 +229,7 @@ def test_simulated_catalogs(lane_count: Callable[[int, int], int], tmp_path: Pat
     print(dict(totals))
     # If an operation never occurs in a lane, the lane does not test it.
     expected = (*OPERATIONS, *CHANGES) if count == SEEDS_FULL else (*OPERATIONS_SMALL, *CHANGES_SMALL)
-    assert not {name for name in (*COUNTED, *expected) if not totals[name]}, totals
+    assert not {name for name in (*COUNTED, *LEASES, *expected) if not totals[name]}, totals
     assert all(any(totals[name] for name in CHANGES if name.endswith(mode)) for mode in MODES), totals
     assert totals["commits"] > 12 * count
 
@@ -599,11 +601,13 @@ def _keeping(real: Any, candidates: Any, paths: Any, by: str, root: str = "") ->
 
 
 # A commit of old files must be judged above the fence and reach its slot after the deletion: that is so rare here that
-# the bounded model (tests/protocol) tests the rule about ids.
+# the bounded model (tests/protocol) tests the rules about ids and about leases that ran out.
 BROKEN_UPKEEP: dict[str, Break] = {
     "collects without a fence": method(_Run, "commit_fence", _commit_no_fence),
     "marks before the fence alone": method(_Run, "mark", _mark_once),
     "marks no pins": method(_Run, "_mark_pins", _skip),
+    "marks no leases": method(_Run, "_mark_leases", _skip),
+    "keeps no uploads of writers": method(_Run, "_mark_writers", _skip),
     "marks what trees reach alone": method(Reach, "_add_action", lambda real, *given: None),
     "marks no segments": method(Candidates, "keep", _keeping),
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.format import Kind
+from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import decode_lease
 from alpheus_journal.model.action_rows import decode_action, is_read, parse_row
 from alpheus_journal.model.definition_messages import decode_definition
@@ -43,8 +44,13 @@ class Reachable:
                 lease = decode_lease(await self._read(info.path), info.path)
                 if lease.transaction_id:
                     await self._mark_uploads(lease.transaction_id)
-                await self._mark(Kind.CATALOG, lease.copy.catalog_def, pins=False)
-                await self._mark_node(lease.copy.root, pins=False)
+                await self.find_of_copy(lease.copy)
+        return self.files
+
+    async def find_of_copy(self, copy: Copy) -> set[str]:
+        """Return the paths of what the copy of a version reaches, such as that of a lease."""
+        await self._mark(Kind.CATALOG, copy.catalog_def, pins=False)
+        await self._mark_node(copy.root, pins=False)
         return self.files
 
     async def _mark_uploads(self, transaction_id: str) -> None:

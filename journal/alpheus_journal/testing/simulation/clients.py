@@ -10,6 +10,7 @@ from alpheus_journal.errors import AlpheusError, Expired, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Event, Outcome
 from alpheus_journal.model.operations import Transaction
+from alpheus_journal.testing.simulation.leaseholders import Leaseholders
 from alpheus_journal.testing.simulation.loop import Process, SimulatedClock, SimulatedLoop
 from alpheus_journal.testing.simulation.verdict import Essence, essence
 
@@ -134,6 +135,7 @@ class Node:
         self.subscriber = Subscriber(f"subscriber of {name}")
         self.journal: Journal | None = None
         self.front: Front | None = None
+        self.leaseholders: Leaseholders | None = None
         self.steps_left: dict[str, int] = {}
         self.stepping: set[str] = set()
         """The clients of the living process that are in a step."""

@@ -7,7 +7,7 @@ serializable transactions, idempotency keys, and writers with sequences. All of 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -71,6 +71,10 @@ _LAKE_NAMES = ("r", "s")
 _OF_NAMES = ("no_table", "no_namespace", "table_exists", "object_exists", "object_bound", "table_replaced")
 
 
+TakeLease = Callable[[str, int], Awaitable[str]]
+"""Takes a lease for a transaction of this id, on a version. Returns its path; nothing without a lease."""
+
+
 class Requests:
     """Makes the transactions of one world.
 
@@ -104,17 +108,21 @@ class Requests:
         self.meant: dict[str, Meant] = {}
         """The intents of authors, by id of the transaction."""
 
-    async def transaction(self, model: Model, begin: int, past: Past) -> Transaction:
-        """Make a transaction that began at version `begin`, which held `model`."""
+    async def transaction(
+        self, model: Model, begin: int, past: Past, lease: TakeLease | None = None
+    ) -> Transaction:
+        """Make a transaction that began at version `begin`, which held `model`. `lease` may take a lease for it."""
         rng = self._rng
         id = self._identities.uuid7()
+        lease_path = await lease(id, begin) if lease is not None else ""
         operations: list[Operation] = []
         running: Model = dict(model)
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             operation = await self._operation(running, past, id)
             operations.append(operation)
             running = apply_operations(running, id, [operation], past) or running
-        return self._make_transaction(id, begin, operations, model)
+        made = self._make_transaction(id, begin, operations, model)
+        return msgspec.structs.replace(made, lease_path=lease_path)
 
     def _make_transaction(
         self,

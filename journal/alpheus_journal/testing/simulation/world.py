@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from unittest import mock
 
@@ -47,6 +48,7 @@ from alpheus_journal.testing.simulation.clients import Front, GroupFront, Librar
 from alpheus_journal.testing.simulation.disasters import DAY_MILLIS, Tormentor
 from alpheus_journal.testing.simulation.history import Called, canonical
 from alpheus_journal.testing.simulation.ids import SeededIdentities
+from alpheus_journal.testing.simulation.leaseholders import Leaseholders
 from alpheus_journal.testing.simulation.loop import (
     Audit,
     Network,
@@ -105,6 +107,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     keyed: int
     streamed: int
     overruled: int
+    leases: Mapping[str, int]
+    """See `Leaseholders`."""
     operations: Mapping[str, int]
     """The committed operations, by type."""
     changes: Mapping[str, int]
@@ -144,6 +148,7 @@ class World:
             self, count=plan.disasters, fault_rate=plan.fault_rate, collect_weight=plan.collect_weight
         )
         self.fault_rate = plan.fault_rate
+        self.lease_counts: Counter[str] = Counter()
         self._moment = 0
         self._peace = asyncio.Event()
         self._idle = asyncio.Event()
@@ -223,7 +228,17 @@ class World:
                 await asyncio.sleep(0.5)
         node.journal = journal
         node.front = self.parts.fronts[(node.number + self.seed) % len(self.parts.fronts)](journal, self.loop)
+        node.leaseholders = Leaseholders(
+            random.Random(f"leases {self.rng.random()}"),
+            network,
+            self.audit,
+            self.keys,
+            identities,
+            self.lease_counts,
+            self._must_be_gone,
+        )
         async with asyncio.TaskGroup() as group:
+            group.create_task(node.leaseholders.run(journal))
             group.create_task(self._follow(node, node.front))
             for client in node.steps_left:
                 group.create_task(self._client(node, client, journal))
@@ -266,9 +281,9 @@ class World:
     async def _step(self, node: Node, client: str, journal: Journal) -> None:
         match self.rng.choices(range(7), weights=(50, 10, 12, 8, 6, 5, 9))[0]:
             case 0:
-                await self._commit(node, client, await self._fresh(journal, 1))
+                await self._commit(node, client, await self._fresh(node, journal, 1))
             case 1:
-                await self._commit(node, client, await self._fresh(journal, self.rng.randrange(2, 5)))
+                await self._commit(node, client, await self._fresh(node, journal, self.rng.randrange(2, 5)))
             case 2:
                 await self._read(client, journal)
             case 3:
@@ -278,10 +293,10 @@ class World:
             case 5:
                 await self._lie(node)
             case 6:
-                fresh = await self._fresh(journal, 1)
+                fresh = await self._fresh(node, journal, 1)
                 await self._walk_away(node, client, fresh)
 
-    async def _fresh(self, journal: Journal, count: int) -> list[Transaction]:
+    async def _fresh(self, node: Node, journal: Journal, count: int) -> list[Transaction]:
         """Make new transactions, based on a version that may be old."""
         rng = self.rng
         begin = journal.head.version
@@ -293,10 +308,10 @@ class World:
             model = await self._model(journal, version)
             if model is not None:
                 past[version] = model
-        return [await self._request(journal, past.get(begin, {}), begin, past) for _ in range(count)]
+        return [await self._request(node, journal, past.get(begin, {}), begin, past) for _ in range(count)]
 
     async def _request(
-        self, journal: Journal, model: Model, begin: int, past: Mapping[int, Model]
+        self, node: Node, journal: Journal, model: Model, begin: int, past: Mapping[int, Model]
     ) -> Transaction:
         if self.plan.changes_rate and self.rng.random() < self.plan.changes_rate:
             found = None
@@ -313,7 +328,8 @@ class World:
                 self._must_be_gone(min([begin, *past]), error)
             if found is not None:
                 return found
-        return await self.requests.transaction(model, begin, past)
+        assert node.leaseholders is not None
+        return await self.requests.transaction(model, begin, past, node.leaseholders.lease_writer)
 
     async def _model(self, journal: Journal, version: int) -> Model | None:
         """Return the model of a version, perhaps from an earlier read. Return None if the version cannot be read."""
@@ -529,6 +545,9 @@ class World:
             clock.set_right()
             clock.offset_millis = now - clock.now_millis() + DAY_MILLIS
         for node in self.nodes:
+            if node.leaseholders is not None:
+                node.leaseholders.is_over = True
+        for node in self.nodes:
             while node.process.is_paused or node.front is None:  # noqa: ASYNC110  (virtual seconds)
                 await asyncio.sleep(1)
         for network in self.networks:
@@ -591,6 +610,7 @@ class World:
             streamed=verdict.streamed,
             overruled=sum(len(record.overruled) for record in self.asked.values()),
             linearized=verdict.linearized,
+            leases=self.lease_counts,
             operations=verdict.operations,
             changes=verdict.changes,
         )
