@@ -2,6 +2,7 @@
 
     make bench BENCH=spark_s3                                         everything, about fifteen minutes, 2 GiB of disk
     make bench BENCH=spark_s3 ARGS="--only append --rounds 3"         append, scan, files, small, lag
+    make bench BENCH=spark_s3 ARGS="--only append --rows 100000000"    6 GiB of disk a round
     make bench BENCH=spark_s3 ARGS="--small"                          a short run with a hundredth of the rows
 
 A proxy in front of a real S3 server adds 20 ms to each request and counts the requests. Appends and scans are compared
@@ -101,24 +102,25 @@ class Bench:
 
     def compare_appends(self) -> None:
         """An append, to `df.write.parquet` by S3A and to a local disk."""
-        count = ROWS // self.scale
+        count = self.options.rows // self.scale
+        files = max(FILES, FILES * self.options.rows // ROWS)
         self.lake.create_table("s.appended", rows(self.spark, 1, 1).schema)
         with tempfile.TemporaryDirectory() as folder:
             arms = {
-                "df.write.parquet on a local disk": lambda: rows(self.spark, count, FILES).write.parquet(
+                "df.write.parquet on a local disk": lambda: rows(self.spark, count, files).write.parquet(
                     f"{folder}/{time.monotonic_ns()}"
                 ),
-                "df.write.parquet by S3A": lambda: rows(self.spark, count, FILES).write.parquet(
+                "df.write.parquet by S3A": lambda: rows(self.spark, count, files).write.parquet(
                     f"{self.plain}/{time.monotonic_ns()}"
                 ),
-                "Alpheus": lambda: self.lake.append("s.appended", rows(self.spark, count, FILES)),
+                "Alpheus": lambda: self.lake.append("s.appended", rows(self.spark, count, files)),
             }
             self.slow()
             found = compare(
-                f"append of {count:,} rows in {FILES} files",
+                f"append of {count:,} rows in {files} files",
                 arms,
                 rounds=self.options.rounds,
-                warm_up=1,
+                warm_up=1 if files == FILES else 0,
                 meter=self.meter,
             )
         verdict(
@@ -308,6 +310,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("append", "wide", "scan", "files", "small", "lag"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=ROWS, help="rows of an append (default 4,194,304)")
     parser.add_argument("--small", action="store_true", help="a hundredth of the rows and files")
     options = parser.parse_args()
     if options.rounds < 1:

@@ -234,14 +234,16 @@ class Evidence:
             for recorded in event.transactions:
                 self._judge_reads(recorded, past[recorded.begin_version], model, event.version)
                 operations = [a.operation for a in recorded.actions if a.operation is not None]
+                written: set[str] = set()
                 for place, operation in enumerate(operations):
                     after = apply_operations(model, recorded.id, [operation], past)
                     assert after is not None, f"version {event.version} cannot do {operation!r}"
                     if isinstance(operation, Undrop):
                         marks.brought_back(model, after, operation.version)
+                    elif isinstance(operation, AppendFiles | OverwriteFiles | ChangeRows):
+                        marks.write(recorded, operation.table_id, event.version, again=written)
                     self._rows.execute(recorded.id, place, operation, model, after)
                     model = after
-                marks.write(recorded, model, event.version)
             past[event.version] = model
             marks.keep(event.version, model)
             self._rows.keep(event.version, model)
@@ -293,21 +295,20 @@ class Marks:
         self._marks: dict[str, dict[str, int]] = {}
         self._past: dict[int, dict[str, dict[str, int]]] = {0: {}}
 
-    def write(self, recorded: RecordedTransaction, model: Model, version: int) -> None:
-        """Record a writer's sequence in `model` after the transaction. AssertionError if a table has it already."""
+    def write(self, recorded: RecordedTransaction, table_id: str, version: int, *, again: set[str]) -> None:
+        """Record the sequence of a transaction that writes to a table. AssertionError if the table has it already,
+        unless the same transaction wrote it: `again` has the tables to which it has written.
+
+        An undrop in the same transaction takes back what the transaction wrote to the table before, and the mark."""
         writer = recorded.writer
         if writer is None:
             return
-        for table_id in {
-            action.operation.table_id
-            for action in recorded.actions
-            if isinstance(action.operation, AppendFiles | OverwriteFiles | ChangeRows)
-        }:
-            marks = self._marks.get(table_id, {})
-            assert marks.get(writer.name, -1) < writer.sequence, (
-                f"version {version}: {writer} was written to table {table_id} before: {marks}"
-            )
-            self._marks[table_id] = marks | {writer.name: writer.sequence}
+        marks = self._marks.get(table_id, {})
+        assert table_id in again or marks.get(writer.name, -1) < writer.sequence, (
+            f"version {version}: {writer} was written to table {table_id} before: {marks}"
+        )
+        again.add(table_id)
+        self._marks[table_id] = marks | {writer.name: writer.sequence}
 
     def brought_back(self, before: Model, after: Model, version: int) -> None:
         then = self._past[version]
