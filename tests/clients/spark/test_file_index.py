@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from spark_marks import SPARK_MARKS
@@ -89,3 +91,50 @@ def test_a_file_named_twice_is_refused(spark: SparkSession, tmp_path: Path) -> N
     file = write(tmp_path, "one.parquet", 1)
     with pytest.raises(InvalidInput, match="other files than the catalog"):
         read(spark, file, file)
+
+
+class Moved:
+    """The JVM of a Spark in which one class has another place, or its constructor has one more argument."""
+
+    def __init__(self, view: Any, name: str, *, is_gone: bool) -> None:
+        self._view = view
+        self._name = name
+        self._is_gone = is_gone
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._name and self._is_gone:
+            return self._view.a_package_that_spark_lacks
+        found = getattr(self._view, name)
+        if name == self._name:
+            return lambda *arguments: found(*arguments, None)
+        return Moved(found, self._name, is_gone=self._is_gone) if isinstance(found, JavaPackage) else found
+
+
+@pytest.mark.parametrize(
+    ("name", "is_gone"),
+    [
+        ("SharedInMemoryCache", True),
+        ("SharedInMemoryCache", False),
+        ("InMemoryFileIndex", True),
+        ("InMemoryFileIndex", False),
+        ("HadoopFsRelation", True),
+        ("HadoopFsRelation", False),
+        ("ParquetFileFormat", True),
+        ("LogicalRelation$", True),
+        ("Dataset", True),
+    ],
+)
+def test_a_spark_that_moved_its_classes_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_gone: bool
+) -> None:
+    file = write(tmp_path, "one.parquet", 1)
+    monkeypatch.setattr(spark, "_jvm", Moved(spark._jvm, name, is_gone=is_gone))
+    with pytest.raises(InvalidInput, match=f"Spark {spark.version} does not take a list of files") as caught:
+        read(spark, file)
+    assert (caught.value.kind, caught.value.hint) == (
+        "not_supported",
+        "use PySpark 4.1 to 4.3 for catalogs on object storage",
+    )
+    assert "\n" not in caught.value.message
+    monkeypatch.undo()
+    assert ids_of(read(spark, file)) == [1]

@@ -11,6 +11,7 @@ has no JVM in this process, so there Spark asks the store for each path itself.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,10 +45,17 @@ def read_listed(
         raise  # of the store or its settings
     except (Py4JError, TypeError) as error:
         raise InvalidInput(
-            f"Spark {spark_version} does not take a list of files: {str(error)[:300]}",
+            f"Spark {spark_version} does not take a list of files: {_reason_of(error)}",
             kind="not_supported",
             hint="use PySpark 4.1 to 4.3 for catalogs on object storage",
         ) from error
+
+
+def _reason_of(error: Py4JError | TypeError) -> str:
+    """Return what Py4J misses, without the stack of Java that follows."""
+    told = str(error)
+    missed = re.search(r"py4j\.Py4JException: (.*)", told)
+    return (missed[1] if missed else told.partition("\n")[0])[:300]
 
 
 def _relation(
