@@ -28,7 +28,7 @@ SPARK_EXTRAS := s3 spark java
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run test lint types generate slow spark41 bench wheel lock mutants versitygw clean
+.PHONY: help setup run test lint types generate slow spark41 spark42 bench wheel lock mutants versitygw clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -78,9 +78,16 @@ slow: $(STAMP) $(SERVERS) $(JARS) $(CLASSES) ## LANE=word: run tests whose name 
 SPARK_TESTS ?= tests/clients/spark tests/clients/test_readme.py tests/clients/test_guide.py tests/clients/test_demo.py \
 	tests/faults/test_pipeline_kills.py
 
+define RUN_SPARK
+	PYTHON="$(PYTHON)" .ci/spark $@
+	.cache/$@/bin/python -m pytest $(SPARK_TESTS) $(ARGS)
+endef
+
 spark41: $(STAMP) $(JARS) ## run the tests of Spark on the oldest supported PySpark (SPARK_TESTS="files"; ALPHEUS_SLOW=1: full counts)
-	PYTHON="$(PYTHON)" .ci/spark41
-	.cache/spark41/bin/python -m pytest $(SPARK_TESTS) $(ARGS)
+	$(RUN_SPARK)
+
+spark42: $(STAMP) $(JARS) ## run the tests of Spark on PySpark 4.2, which is between the oldest and the newest
+	$(RUN_SPARK)
 
 bench: $(STAMP) ## BENCH=name: run tests/bench/bench_name.py (without a name: all benchmarks)
 	@case "$(BENCH)" in "" | peers) PYTHON="$(PYTHON)" .ci/peers || echo "warning: peers could not be installed; the benchmark leaves them out" >&2;; esac
@@ -105,7 +112,9 @@ lock: ## compile requirements/*.txt again (UPGRADE=1: to the newest releases tha
 	$(COMPILE) pyproject.toml requirements/delta.in -o requirements/delta.txt; \
 	$(COMPILE) requirements/go.in -o requirements/go.txt; \
 	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt; \
-	$(COMPILE) pyproject.toml requirements/spark41.in --all-extras --group dev --group demo -o requirements/spark41.txt; \
+	for name in spark41 spark42; do \
+		$(COMPILE) pyproject.toml requirements/$$name.in --all-extras --group dev --group demo -o requirements/$$name.txt; \
+	done; \
 	$(COMPILE) pyproject.toml -c requirements/dev.txt $(DAEMON_EXTRAS:%=--extra %) -o requirements/daemon.txt; \
 	$(COMPILE) pyproject.toml -c requirements/dev.txt $(SPARK_EXTRAS:%=--extra %) -o requirements/spark.txt
 

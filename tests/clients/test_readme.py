@@ -297,7 +297,7 @@ def test_each_block_is_typed() -> None:
 def test_the_targets_of_make_are_there() -> None:
     targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z][a-z0-9]*)", README, re.MULTILINE))
-    assert {"run", "test", "setup", "wheel", "spark41"} <= named <= targets
+    assert {"run", "test", "setup", "wheel", "spark41", "spark42"} <= named <= targets
     shown = subprocess.run(
         ["make", "--dry-run", "--assume-old=setup", "wheel"], cwd=ROOT, capture_output=True, text=True
     )
