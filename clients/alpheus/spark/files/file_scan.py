@@ -128,14 +128,18 @@ def scan(
     columns: Sequence[Column],
     files: Iterable[DataFile],
     *,
+    schema_id: int | None = None,
     label: str = "",
 ) -> DataFrame:
     """Return the rows of exactly these files. Nothing is pruned here. When the frame runs, Spark prunes by its own
     filters, but not by floats that may be NaN or zero (`schemas.adapt_scan`).
 
-    `label` names one more column, with the path of each row's file. Raises Damaged if a file is missing, is a folder or
-    has another size. If a file changes later, the frame fails when it runs, with Spark's errors
-    (`lake.name_missing_files`).
+    - `schema_id`: the schema of `columns`. All files of one schema have the names of its columns, so only a file of
+      another schema is asked for its names, by one request for its footer. None asks a file of each schema.
+    - `label` names one more column, with the path of each row's file.
+
+    Raises Damaged if a file is missing, is a folder or has another size. If a file changes later, the frame fails when
+    it runs, with Spark's errors (`lake.name_missing_files`).
 
     There is a projection above each relation of files. Spark could write to a view of a bare relation: `INSERT
     OVERWRITE` would delete the file. It refuses to write to a projection before it touches anything.
@@ -157,7 +161,8 @@ def scan(
         # Only the root needs escaping and decoding; paths of data files below it do not.
         root = root or spark_path(spark, storage, file.path).removesuffix(file.path)
         if file.schema_id not in known:
-            named = read_names(storage, file).of(columns)
+            is_own = schema_id is not None and file.schema_id == schema_id
+            named = variants[0] if is_own else read_names(storage, file).of(columns)
             if named not in variants:
                 variants.append(named)
             known[file.schema_id] = variants.index(named)

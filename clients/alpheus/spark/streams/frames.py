@@ -84,7 +84,7 @@ def _scan(
     table no longer has. `label`: see `file_scan.scan`."""
     file_scan.check_session(lake.spark)
     hidden, chosen = (each.hidden, each.chosen) if each is not None else ((), None)
-    return scan.without_hidden(lake.spark, lake.store_of(table), columns, found, hidden, chosen, label)
+    return scan.without_hidden(lake.spark, lake.store_of(table), columns, found, hidden, chosen, label=label)
 
 
 def _label_sets(lake: Lake, table: TableDef, sets: Sequence[ChangeSet]) -> DataFrame:

@@ -124,7 +124,10 @@ class Rows:
 
     def read_back(self, found: Sequence[DataFile], columns: Sequence[Column] | None = None) -> DataFrame:
         """Return the rows of files that were just written."""
-        return file_scan.scan(self._lake.spark, self._store, columns or self.table.columns, found)
+        if columns is not None:
+            return file_scan.scan(self._lake.spark, self._store, columns, found)
+        table = self.table
+        return file_scan.scan(self._lake.spark, self._store, table.columns, found, schema_id=table.schema_id)
 
     def find_hits(self, match: Match) -> Hits:
         """Find the files with rows that change. Runs one query, over the files whose statistics do not decide."""

@@ -90,7 +90,7 @@ def visible_rows(
     spark: SparkSession, storage: Storage, table: TableDef, chosen: Sequence[PlannedFile], label: str = ""
 ) -> DataFrame:
     """Return all rows of planned files that are not deleted. `label`: see `file_scan.scan`."""
-    columns = table.columns
+    columns, number = table.columns, table.schema_id
     groups: _Groups = {}
     for each in chosen:
         # Compare by identity: equal predicates of one plan are the same object.
@@ -100,12 +100,22 @@ def visible_rows(
         groups = _group_by_age(table, groups)
     if len(groups) <= GROUPS_MAX:
         frames = [
-            without_hidden(spark, storage, columns, [file for file, _ in found], predicates, label=label)
+            without_hidden(
+                spark,
+                storage,
+                columns,
+                [file for file, _ in found],
+                predicates,
+                schema_id=number,
+                label=label,
+            )
             for predicates, found in groups.values()
         ]
     else:
         bare = [file for file, _ in groups.pop((), ((), []))[1]]
-        frames = [file_scan.scan(spark, storage, columns, bare, label=label)] if bare else []
+        frames = []
+        if bare:
+            frames.append(file_scan.scan(spark, storage, columns, bare, schema_id=number, label=label))
         frames.append(_scan_by_sequence(spark, storage, table, groups, label))
     if not frames:
         return file_scan.scan(spark, storage, columns, [], label=label)
@@ -119,17 +129,19 @@ def without_hidden(
     found: Sequence[DataFile],
     hidden: Sequence[Predicate] = (),
     chosen: Predicate | None = None,
+    *,
+    schema_id: int | None = None,
     label: str = "",
 ) -> DataFrame:
     """Return the rows of files for which no predicate of `hidden` is TRUE, and `chosen` is TRUE (None means all).
 
-    The predicates may refer to columns that were dropped. `label`: see `file_scan.scan`.
+    The predicates may refer to columns that were dropped. `schema_id`, `label`: see `file_scan.scan`.
     """
     if not hidden and chosen is None:
-        return file_scan.scan(spark, storage, columns, found, label=label)
+        return file_scan.scan(spark, storage, columns, found, schema_id=schema_id, label=label)
     asked = (*hidden, *(() if chosen is None else (chosen,)))
     reading = _Reading(storage, columns, found, asked)
-    df = file_scan.scan(spark, storage, reading.columns, found, label=label)
+    df = file_scan.scan(spark, storage, reading.columns, found, schema_id=schema_id, label=label)
     if hidden:
         df = df.where(f"NOT ({reading.any_of(hidden)})")
     if chosen is not None:
@@ -188,7 +200,7 @@ def _scan_by_sequence(
             }
         )
     )
-    df = file_scan.scan(spark, storage, reading.columns, data, label=_FILE)
+    df = file_scan.scan(spark, storage, reading.columns, data, schema_id=table.schema_id, label=_FILE)
     lost = f.raise_error(f.concat(f.lit("Spark read a file that was not requested: "), f.col(_FILE)))
     df = df.join(f.broadcast(labels), _FILE, "left")
     df = df.withColumn(_SEQUENCE, f.coalesce(_SEQUENCE, lost.cast("bigint"))).where(shown)
