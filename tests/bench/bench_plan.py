@@ -130,9 +130,9 @@ def spark_costs(plain: TableDef, few: TableDef, many: TableDef, ats: list[FileAt
 
     spark: SparkSession = session("bench", cores=2, settings={"spark.driver.memory": "2g"})
     spark.sparkContext.setLogLevel("ERROR")
-    file_scan.set_up(spark)
     with tempfile.TemporaryDirectory() as folder:
         storage = asyncio.run(opened(folder))
+        file_scan.set_up(spark, storage)
         first = Path(folder) / ats[0][0].path
         first.parent.mkdir(parents=True)
         data = {name: list(range(ROWS)) for name in SCHEMA.names if name not in ("v", "country")}

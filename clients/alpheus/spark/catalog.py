@@ -105,7 +105,7 @@ class SparkCatalog(Lake):
             if self.storage.url.startswith("memory:"):
                 raise _unreachable(self.storage.url)
             set_up_store(spark, self.storage)
-            file_scan.set_up(spark)
+            file_scan.set_up(spark, self.storage)
             spark.dataSource.register(AlpheusSource)
         except BaseException:
             self.close()

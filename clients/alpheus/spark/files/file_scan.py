@@ -21,7 +21,7 @@ from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX
 from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
 from alpheus.spark.files.column_names import read_names, rename_columns
 from alpheus.spark.files.file_index import read_listed
-from alpheus.spark.files.locations import hadoop_path, is_local, spark_path
+from alpheus.spark.files.locations import hadoop_path, is_connect, is_local, spark_path
 from alpheus.spark.files.schemas import adapt_scan, spark_schema
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
@@ -49,6 +49,7 @@ REQUIRED_SETTINGS = {
 }
 """Settings that a session must have when a table is read or written. With others, rows would be silently wrong."""
 
+LISTING_SETTING = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 _PATH_FILTER = "mapreduce.input.pathFilter.class"
 
 SETTINGS = {
@@ -59,7 +60,7 @@ SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
     # Above this number of paths Spark lists them in a job of its own, with one task a path.
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    LISTING_SETTING: "100000",
     # Batches that Python workers get when tables are written. By default a batch of large rows has 256 MiB.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(PIECE_SIZE_BYTES_MAX),
 }
@@ -75,9 +76,13 @@ _READ_OPTIONS = {
 # --- sessions ----------------------------------------------------------------------------------------
 
 
-def set_up(spark: SparkSession) -> None:
+def set_up(spark: SparkSession, storage: Storage) -> None:
+    """Give the session the settings that reads and writes of this storage need."""
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
+    if is_connect(spark) and not is_local(storage):
+        # Spark asks the store for each path, so executors do it: the driver would ask for one after another.
+        spark.conf.unset(LISTING_SETTING)
 
 
 def check_session(spark: SparkSession) -> None:
