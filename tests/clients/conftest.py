@@ -100,21 +100,34 @@ def on_s3(
 def lake_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return the URL of a new catalog: a folder of this machine, and in `make slow LANE=spark_s3` a prefix of an S3
     server, too."""
-    if getattr(request, "param", "disk") == "disk":
-        return f"file://{tmp_path}/lake"
-    server: servers.S3Server = request.getfixturevalue("on_s3")
-    return server.url()
+    server = _find_server(request)
+    return f"file://{tmp_path}/lake" if server is None else server.url()
+
+
+@pytest.fixture(scope="module")
+def make_lake_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], str]:
+    """Return a function that returns what `lake_url` is, for the catalogs of a module."""
+    server = _find_server(request)
+    return server.url if server is not None else lambda: f"file://{tmp_path_factory.mktemp('lake')}/lake"
+
+
+def _find_server(request: pytest.FixtureRequest) -> servers.S3Server | None:
+    """Return the S3 server of this case of a fixture, or None for a local disk."""
+    return None if getattr(request, "param", "disk") == "disk" else request.getfixturevalue("on_s3")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a module's tests in REMOTE over a daemon in every run, and its other tests so in slow runs only. In slow
-    runs, make the catalogs of `lake_url` on a disk and on S3, except those of properties, whose values say nothing of
-    places."""
+    runs, make the catalogs of `lake_url` and `make_lake_url` on a disk and on S3, except those of properties, whose
+    values say nothing of places."""
     is_slow = os.environ.get("ALPHEUS_SLOW", "") == "1"
     is_property = getattr(metafunc.function, "is_hypothesis_test", False)
-    if "lake_url" in metafunc.fixturenames and is_slow and not is_property:
-        places = ["disk", pytest.param("spark_s3", marks=pytest.mark.slow)]
-        metafunc.parametrize("lake_url", places, indirect=True)
+    places = ["disk", pytest.param("spark_s3", marks=pytest.mark.slow)]
+    for name, scope in (("lake_url", "function"), ("make_lake_url", "module")):
+        if name in metafunc.fixturenames and is_slow and not is_property:
+            metafunc.parametrize(name, places, indirect=True, scope=scope)
     remote = getattr(metafunc.module, "REMOTE", None)
     if remote is not None and "catalog" in metafunc.fixturenames:
         ways: list[Any] = ["direct"]

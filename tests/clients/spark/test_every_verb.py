@@ -103,11 +103,9 @@ def also(owner: type, *verbs: str) -> Callable[[Case], Case]:
 
 @pytest.fixture(scope="module", params=["storage", "daemon"])
 def catalog(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    start_daemon: Callable[..., Any],
+    request: pytest.FixtureRequest, make_lake_url: Callable[[], str], start_daemon: Callable[..., Any]
 ) -> Iterator[Catalog]:
-    url = f"file://{tmp_path_factory.mktemp(request.param)}/lake"
+    url = make_lake_url()
     if request.param == "daemon":
         url = start_daemon(url, "--create").url
     with alpheus.connect(url, create=True) as opened:
