@@ -61,6 +61,50 @@ def rows(spark: Any, count: int, files: int) -> Any:
     return spark.range(0, count, numPartitions=files).selectExpr(*COLUMNS)
 
 
+class Memory:
+    """The memory that a driver takes for its work: the peak of its Python process above the begin, the peak of its JVM,
+    and what the JVM's heap still holds after a collection of garbage."""
+
+    def __init__(self, spark: Any) -> None:
+        self._jvm = spark._jvm
+        self._python = psutil.Process()
+        [self._java] = [each for each in self._python.children(recursive=True) if each.name() == "java"]
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Memory:
+        self._heap = self._collect()
+        self._begin = self._peaks = self._read()
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._watcher.join()
+        self._held = self._collect() - self._heap
+
+    def __str__(self) -> str:
+        python, java = ((peak - begin) >> 20 for peak, begin in zip(self._peaks, self._begin, strict=True))
+        return (
+            f"the driver's Python +{python} MiB   at most +300; its JVM +{java} MiB to {self._peaks[1] >> 20} MiB,"
+            f" of which its heap holds {self._held >> 20:+} MiB afterwards"
+        )
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.2):
+            python, java = self._read()
+            self._peaks = max(self._peaks[0], python), max(self._peaks[1], java)
+
+    def _read(self) -> tuple[int, int]:
+        return self._python.memory_info().rss, self._java.memory_info().rss
+
+    def _collect(self) -> int:
+        """Return the bytes in the JVM's heap after a collection of its garbage."""
+        self._jvm.java.lang.System.gc()
+        heap = self._jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage()
+        return int(heap.getUsed())
+
+
 class Bench:
     """A catalog and a folder of plain Parquet in one bucket, both behind the proxy."""
 
@@ -192,31 +236,27 @@ class Bench:
         count = MANY_FILES // self.scale
         self.store.clear()
         self.lake.create_table("s.many", "id BIGINT")
-        memory = psutil.Process()
-        peak, stop = [memory.memory_info().rss], threading.Event()
-        before = peak[0]
-
-        def watch() -> None:
-            while not stop.wait(0.2):
-                peak.append(memory.memory_info().rss)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        started = time.perf_counter()
-        done = self.lake.append("s.many", self.spark.range(0, count, numPartitions=count))
-        took = time.perf_counter() - started
-        stop.set()
-        watcher.join()
-        grown = (max(peak) - before) >> 20
-        print(
-            f"append of {done.files_added:,} files: {took:.0f} s, the driver's Python +{grown} MiB   at most +300"
-        )
-        with alpheus.connect(self.url) as fresh, contextlib.closing(SparkCatalog(self.spark, fresh)) as lake:
-            self.slow()
+        with Memory(self.spark) as memory:
             started = time.perf_counter()
-            lake.read("s.many")._jdf.queryExecution().executedPlan()
+            done = self.lake.append("s.many", self.spark.range(0, count, numPartitions=count))
             took = time.perf_counter() - started
-            self.show_requests(f"the plan of {done.files_added:,} files, {took:.2f} s")
+        print(f"append of {done.files_added:,} files: {took:.0f} s, {memory}")
+        self._plan(f"by the lake that wrote the {done.files_added:,} files", self.lake)
+        with alpheus.connect(self.url) as fresh, contextlib.closing(SparkCatalog(self.spark, fresh)) as lake:
+            fresh.version()
+            self._plan("where the head is known and no segment is", lake)
+            self._plan("the same again", lake)
+        self.slow()
+        started = time.perf_counter()
+        with alpheus.connect(self.url) as fresh, contextlib.closing(SparkCatalog(self.spark, fresh)) as lake:
+            lake.read("s.many")._jdf.queryExecution().executedPlan()
+            self.show_requests(f"a plan with its connection, {time.perf_counter() - started:.2f} s")
+
+    def _plan(self, what: str, lake: SparkCatalog) -> None:
+        self.slow()
+        started = time.perf_counter()
+        lake.read("s.many")._jdf.queryExecution().executedPlan()
+        self.show_requests(f"a plan {what}, {time.perf_counter() - started:.2f} s")
 
     def append_often(self) -> None:
         """Many small appends: the last ones take what the first ones took."""
