@@ -28,7 +28,7 @@ SPARK_EXTRAS := s3 spark java
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run test lint types generate slow spark41 spark42 bench wheel lock mutants versitygw clean
+.PHONY: help setup run test lint types generate slow spark41 spark42 bench wheel lock mutants versitygw minio clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -120,6 +120,9 @@ lock: ## compile requirements/*.txt again (UPGRADE=1: to the newest releases tha
 
 versitygw: $(STAMP) ## build once the S3 server that tests may kill (takes some minutes, needs the Go module proxy)
 	PYTHON="$(PYTHON)" .ci/versitygw
+
+minio: $(STAMP) ## build once the S3 server with sessions and keys, for tests (takes some minutes, needs the Go module proxy)
+	PYTHON="$(PYTHON)" .ci/minio
 
 clean: ## remove the environment, caches and files that runs left behind
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts dist spark-warehouse \

@@ -4,14 +4,16 @@
 - versitygw is built from source once, in some minutes (`make versitygw`). It is the server to trust: it checks
   signatures and permissions, and the writes that it acknowledged survive `kill -9`.
 - rclone breaks the rule that catalogs need: several racing creates succeed.
+- MinIO gives sessions that end (AssumeRole), and encrypts with a key. It is built like versitygw (`make minio`).
 
-Without versitygw, tests run on ministack, and tests that need versitygw are skipped. With neither, all these tests are
-skipped. Tests of Spark on S3 also need the jars of hadoop-aws, which `.ci/hadoop-aws` downloads. A run that is killed
-leaves its servers running, and the next run ends them.
+Without versitygw, tests run on ministack. Tests that need versitygw or MinIO are skipped where it was not built.
+Without versitygw and ministack, all these tests are skipped. Tests of Spark on S3 also need the jars of hadoop-aws,
+which `.ci/hadoop-aws` downloads. A run that is killed leaves its servers running, and the next run ends them.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import itertools
@@ -32,6 +34,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ROOT / ".cache" / "servers" / "bin"
 VERSITYGW = ROOT / ".cache" / "versitygw" / "v1.8.0" / "versitygw"
+MINIO = ROOT / ".cache" / "minio" / "v0.0.0-20260212201848-7aac2a2c5b7c" / "minio"
+BUILT = {"versitygw": VERSITYGW, "minio": MINIO}
+"""The servers that are built from source, by `make NAME`."""
 HADOOP_AWS = ROOT / ".cache" / "hadoop-aws"
 READY_SECONDS_MAX = 60.0
 OWNER_VARIABLE = "ALPHEUS_TEST_OWNER"
@@ -42,6 +47,8 @@ end of the run says so."""
 BUCKET = "alpheus-test"
 ACCESS_KEY = "AKALPHEUSTEST"
 SECRET_KEY = "a-secret-of-the-tests"
+KMS_KEY = "alpheus-test-key"
+"""The name of the one key of MinIO's own key management."""
 REGION = "us-east-1"
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -57,7 +64,7 @@ _prefixes = itertools.count()
 
 
 class S3Server:
-    """A running server. `kind` is ministack, versitygw or rclone; `environment` holds its credentials."""
+    """A running server. `kind` is ministack, versitygw, rclone or minio; `environment` holds its credentials."""
 
     def __init__(
         self, kind: str, folder: Path, *flags: str, bucket: str = BUCKET, region: str = REGION
@@ -163,6 +170,8 @@ class S3Server:
             case "versitygw":
                 serve = ["--quiet", "--keep-alive", "--port", address, "--region", self.region]
                 return [str(VERSITYGW), *serve, *self._flags, "posix", str(data)]
+            case "minio":
+                return [str(MINIO), "server", "--quiet", "--address", address, *self._flags, str(data)]
             case "rclone":
                 keys = ["--auth-key", f"{self.access_key},{self.secret_key}"]
                 return [
@@ -192,6 +201,12 @@ class S3Server:
             },
             "versitygw": {"ROOT_ACCESS_KEY": self.access_key, "ROOT_SECRET_KEY": self.secret_key},
             "rclone": {"RCLONE_CONFIG": os.devnull},
+            "minio": {
+                "MINIO_ROOT_USER": self.access_key,
+                "MINIO_ROOT_PASSWORD": self.secret_key,
+                "MINIO_BROWSER": "off",
+                "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{base64.b64encode(bytes(32)).decode()}",
+            },
         }
         plain = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return plain | own[self.kind] | {OWNER_VARIABLE: f"{os.getpid()}:{_born(os.getpid())}"}
@@ -258,9 +273,9 @@ def start_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     started: list[S3Server] = []
 
     def start(kind: str, *flags: str, **options: str) -> S3Server:
-        if kind == "versitygw" and not has_versitygw():
-            pytest.skip("versitygw is not built: make versitygw")
-        if kind != "versitygw" and (failure := install()):
+        if kind in BUILT and not BUILT[kind].is_file():
+            pytest.skip(f"{kind} is not built: make {kind}")
+        if kind not in BUILT and (failure := install()):
             if REQUIRED:
                 pytest.fail(f"{NOT_INSTALLED}:\n{failure}")
             pytest.skip(f"{NOT_INSTALLED}: {failure.splitlines()[0]}")
