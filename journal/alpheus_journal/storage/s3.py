@@ -18,6 +18,7 @@ import contextlib
 import random
 import re
 import time
+import uuid
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ from alpheus_journal.storage.interface import (
 )
 from alpheus_journal.storage.object_url import is_endpoint
 from alpheus_journal.storage.s3_client import Bucket, Request, S3Client, is_not_offered
-from alpheus_journal.storage.suitability import prove_once
+from alpheus_journal.storage.suitability import SCRATCH_FOLDER, prove_once
 from alpheus_journal.urls import SECRET_NAMES, has_bare_option, redact_host, redact_url
 
 _A = TypeVar("_A")
@@ -105,6 +106,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
                 connect_timeout=_parse_number("connect_timeout", options, 5, 0.1, 60),
                 read_timeout=_parse_number("read_timeout", options, 15, 0.1, 300),
                 max_connections=int(_parse_number("max_connections", options, 32, 1, 1000)),
+                kms_key_id=_parse_key_id(options.get("kms_key_id", "")),
             ),
             prefix=prefix,
             deadline=_parse_number("deadline", options, 30, 0, 600),
@@ -126,7 +128,7 @@ class S3Url(msgspec.Struct, frozen=True, kw_only=True):
 
 _OPTIONS = (
     "endpoint_url", "region", "path_style", "profile", "anonymous", "connect_timeout", "read_timeout", "deadline",
-    "max_connections", "self_test", "client",
+    "max_connections", "self_test", "kms_key_id", "client",
 )  # fmt: skip
 _EXAMPLE = "give a URL such as s3://bucket/lake?region=eu-central-1"
 
@@ -155,6 +157,7 @@ class S3Storage(Storage):
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._deadline = place.deadline
         self._at_once = place.bucket.max_connections
+        self._encryption = place.bucket.encryption
         self._deletes_singly = False
         self._client = S3Client(place.bucket, now, monotonic)
         self._monotonic = monotonic
@@ -486,7 +489,39 @@ class S3Storage(Storage):
 
     async def prove(self) -> None:
         if self._place.self_test:
+            if self._encryption:
+                await self._prove_encryption()
             await prove_once(self, self.url)
+
+    async def _prove_encryption(self) -> None:
+        """Store and remove a scratch file. Raises InvalidInput (`storage_unsuitable`) when the store did not encrypt
+        the file by a key of KMS: a server may ignore the request for encryption."""
+        path = f"{SCRATCH_FOLDER}{uuid.uuid4()}/encrypted"
+        await self.put(path, b"encrypted")
+        try:
+            if not await self.read_key_id(path):
+                raise InvalidInput(
+                    f"{self.url}: the store does not encrypt with the key that kms_key_id names",
+                    kind="storage_unsuitable",
+                    hint="leave kms_key_id out of the URL, or choose a store that has a key management service",
+                )
+        finally:
+            await self.delete(path)
+
+    async def read_key_id(self, path: str) -> str:
+        """Return the key of KMS with which a file is encrypted, as the store names the key; empty for none.
+
+        Raises NotFound for a missing file.
+        """
+        request = Request("stat", path)
+
+        async def head() -> str:
+            async with self._client.attempt(request) as s3:
+                answer = await s3.head_object(Bucket=self._bucket, Key=self._key_to_write(path))
+            is_by_kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
+            return str(answer.get("SSEKMSKeyId", "")) if is_by_kms else ""
+
+        return await self._retry(head)
 
     async def close(self) -> None:
         await self._client.close()
@@ -495,7 +530,12 @@ class S3Storage(Storage):
         checksum = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
         async with self._client.attempt(request, len(data)) as s3:
             answer = await s3.put_object(
-                Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32=checksum, **more
+                Bucket=self._bucket,
+                Key=key,
+                Body=data,
+                ChecksumCRC32=checksum,
+                **self._encryption,
+                **more,
             )
         self._client.check_answer(request, answer)
         return str(answer.get("ETag", ""))
@@ -505,7 +545,7 @@ class S3Storage(Storage):
         removed."""
         where = {"Bucket": self._bucket, "Key": key}
         async with self._client.attempt(request) as s3:
-            upload = (await s3.create_multipart_upload(**where))["UploadId"]
+            upload = (await s3.create_multipart_upload(**where, **self._encryption))["UploadId"]
         try:
             size = max(PART_SIZE, -(-len(data) // PARTS_MAX))
 
@@ -680,6 +720,12 @@ def _parse_endpoint(url: str) -> str:
 def _parse_matching(option: str, value: str, pattern: str) -> str:
     if not re.fullmatch(pattern, value):
         raise _bad_option(option, "a name such as eu-central-1")
+    return value
+
+
+def _parse_key_id(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9:/_.+=@-]{0,2048}", value):
+        raise _bad_option("kms_key_id", "a key id, an alias (alias/name) or an ARN")
     return value
 
 

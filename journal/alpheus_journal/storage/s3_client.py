@@ -125,7 +125,8 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """A bucket, its location, and the limits of requests to it. Times are in seconds.
 
     `endpoint_url`, `region` and `profile` are empty where the usual AWS chain decides. `path_style` is None where
-    botocore decides.
+    botocore decides. `kms_key_id` names the key of AWS KMS with which the store encrypts each object; it is empty where
+    the bucket decides.
     """
 
     name: str
@@ -137,6 +138,14 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout: float
     read_timeout: float
     max_connections: int
+    kms_key_id: str = ""
+
+    @property
+    def encryption(self) -> dict[str, str]:
+        """The arguments that ask for encryption, of each request that begins an object."""
+        if not self.kms_key_id:
+            return {}
+        return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": self.kms_key_id}
 
     def __str__(self) -> str:
         return f"bucket {self.name}" + (f" at {self.endpoint_url}" if self.endpoint_url else "")

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from alpheus_test_servers import S3Server
 from click.testing import CliRunner
+from store_proxy import StoreProxy, begins_an_object
 
 import alpheus
 from alpheus import cli
@@ -80,3 +82,19 @@ def test_a_daemon_serves_a_catalog_on_s3(s3_server: S3Server, start_daemon: Call
     assert daemon.stop() == 0
     with alpheus.connect(s3_server.url(S3Url.parse(daemon.storage_url).prefix)) as catalog:
         assert [namespace.name for namespace in catalog.list_namespaces()] == ["sales"]
+
+
+def test_a_daemon_names_the_key_of_its_store(s3_server: S3Server, start_daemon: Callable[..., Any]) -> None:
+    """Each object that a daemon and its clients begin carries the key of KMS that the URL names."""
+    with StoreProxy(s3_server.port) as store:
+        daemon = start_daemon(
+            s3_server.url(endpoint=store.endpoint, kms_key_id="alias/lake", self_test="false"), "--create"
+        )
+        with alpheus.connect(daemon.url) as catalog:
+            catalog.create_namespace("sales")
+            catalog.create_table("sales.orders", pa.table({"id": [1, 2]}))
+        assert daemon.stop() == 0
+        begun = store.find_requests(begins_an_object)
+    assert {"vn", "def", "manifest", "data"} <= {sent.path.split("/")[4] for sent in begun}
+    for sent in begun:
+        assert sent.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/lake", sent.path

@@ -258,6 +258,29 @@ def test_what_spark_cannot_reach_is_refused(lake: SparkCatalog, url: str) -> Non
         set_up_store(lake.spark, storage)
 
 
+@pytest.mark.parametrize("url", ["gs://bkt/x", "az://container/x?account=name"])
+def test_stores_of_other_clouds_are_refused_by_name(spark: SparkSession, url: str) -> None:
+    with pytest.raises(InvalidInput, match=f"stored in {url[:2]}://.*which Spark cannot reach") as refused:
+        set_up_store(spark, open_storage(url))
+    assert refused.value.kind == "not_supported"
+    assert "file:// and s3://" in refused.value.hint
+
+
+def test_a_profile_that_s3a_does_not_find_is_refused(
+    hadoop_aws_jars: list[Path], spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hadoop's provider reads the file of credentials. The library reads `~/.aws/config`, too."""
+    (tmp_path / "config").write_text("[profile lake]\nrole_arn = x\ncredential_source = Environment\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    storage = open_storage("s3://profile-bucket/lake?region=eu-central-1&profile=lake")
+    with pytest.raises(InvalidInput, match=r"the profile lake is not in .*credentials") as refused:
+        set_up_store(spark, storage)
+    assert "credential_process" in refused.value.hint
+    (tmp_path / "credentials").write_text("[lake]\ncredential_process = /bin/false\n")
+    set_up_store(spark, storage)
+
+
 def test_a_configured_endpoint_is_used_by_all(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

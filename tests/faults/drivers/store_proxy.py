@@ -64,6 +64,14 @@ def is_kind(verb: str, place: str = "") -> Match:
     return match
 
 
+def begins_an_object(request: Request) -> bool:
+    """Match requests that begin an object: a PUT, or the begin of an upload in parts."""
+    query = parse_qs(request.query, keep_blank_values=True)
+    if request.method == "PUT":
+        return "partNumber" not in query and "/" in request.path.strip("/")
+    return request.method == "POST" and "uploads" in query
+
+
 class StoreProxy:
     """The proxy (see the module). Rules hold for requests that arrive after the call which makes them."""
 

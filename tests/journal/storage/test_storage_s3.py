@@ -124,6 +124,7 @@ async def proxied(server: S3Server, **options: str) -> AsyncIterator[tuple[TcpPr
         "s3://bucket/lake?endpoint_url=http://127.0.0.1:9000",
         "s3://bucket/lake?endpoint_url=https://minio.example&path_style=false&profile=me&anonymous=true",
         "s3://bucket/lake?path_style=true&connect_timeout=0.5&read_timeout=7&deadline=90&max_connections=4",
+        "s3://bucket/lake?kms_key_id=arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab",
     ],
 )
 def test_a_url_that_is_normal_stays_as_it_is(url: str) -> None:
@@ -175,6 +176,8 @@ def test_equal_urls_become_one(url: str, normal: str) -> None:
         ("s3://bucket/lake?read_timeout=-1", "read_timeout"),
         ("s3://bucket/lake?max_connections=0", "max_connections"),
         ("s3://bucket/lake?client=boto3", "client"),
+        ("s3://bucket/lake?kms_key_id=a%20b", "kms_key_id"),
+        ("s3://bucket/lake?kms_key_id=x&client=obstore", "kms_key_id"),
         ("s3://bucket/a//b", "prefix"),
         ("s3://bucket/a/../b", "prefix"),
         ("s3://bucket/lake#x", "prefix"),

@@ -167,6 +167,7 @@ def set_up_store(spark: SparkSession, storage: Storage) -> None:
     if is_local(storage):
         return
     bucket = bucket_of(storage)
+    _check_profile(bucket)
     settings = {
         "aws.credentials.provider": _provider_of(bucket),
         "auth.profile.name": bucket.profile or "default",
@@ -175,16 +176,42 @@ def set_up_store(spark: SparkSession, storage: Storage) -> None:
         "path.style.access": "true" if bucket.path_style else "false",
         "connection.ssl.enabled": str(not bucket.endpoint_url.startswith("http:")).lower(),
     }
+    if bucket.kms_key_id:  # for what a program of the user writes there: Alpheus writes nothing by S3A
+        settings |= {"encryption.algorithm": "SSE-KMS", "encryption.key": bucket.kms_key_id}
     _check_jars(spark)
-    for name, found in _used.setdefault(bucket.name, settings).items():
-        if found != settings[name]:
+    used = _used.setdefault(bucket.name, settings)
+    for name in {**used, **settings}:
+        found, wanted = used.get(name, ""), settings.get(name, "")
+        if found != wanted:
             raise InvalidInput(
-                f"Spark reaches the bucket with fs.s3a.{name}={found[:200]}, but {storage.url} needs {settings[name]}",
+                f"Spark reaches the bucket with fs.s3a.{name}={found[:200]}, but {storage.url} needs {wanted}",
                 kind="bad_configuration",
                 hint="reach a bucket in one way in one Spark application; use another application for the other way",
             )
     for name, value in settings.items():
         spark.conf.set(f"fs.s3a.bucket.{bucket.name}.{name}", value)
+
+
+def _check_profile(bucket: Bucket) -> None:
+    """Raise InvalidInput (`bad_configuration`) where S3A does not find the profile of the URL: Hadoop's provider reads
+    the file of credentials, and never `~/.aws/config`."""
+    if not bucket.profile or bucket.anonymous:
+        return
+    from botocore.configloader import raw_config_parse
+    from botocore.exceptions import ConfigNotFound
+
+    path = environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    try:
+        found = raw_config_parse(path)
+    except ConfigNotFound:
+        found = {}
+    if bucket.profile not in found:
+        raise InvalidInput(
+            f"the profile {bucket.profile} is not in {path}, the one file where S3A looks for profiles",
+            kind="bad_configuration",
+            hint="write its section into that file, too (credential_process is read there), or leave the profile out of"
+            " the URL and set AWS_PROFILE for the driver and the executors",
+        )
 
 
 def _check_jars(spark: SparkSession) -> None:

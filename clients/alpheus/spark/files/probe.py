@@ -4,6 +4,9 @@ The driver stores a small file below `data/`. Tasks read it and store another, w
 task reads a Parquet file by Spark's own reader. At last the driver looks whether it sees what the tasks stored, and
 removes all. So a wrong region, missing rights, missing jars and a folder that the machines do not share are told by
 name before work begins, and not in the middle of a job.
+
+pyarrow has no way to name a key of KMS in its requests. Where the catalog's URL names one, the look demands that the
+store encrypts what a task stored with the same key as what the driver stored, by the bucket's default encryption.
 """
 
 from __future__ import annotations
@@ -126,11 +129,12 @@ def probe_once(spark: SparkSession, storage: Storage) -> None:
     """Look once an application and storage. Raises the first problem: the storage's own error, Denied, Unavailable for
     what may pass, or InvalidInput (`bad_configuration`) for everything else.
 
-    Nothing is done where driver and workers are one machine with one disk, and with `self_test=false` in the URL.
+    Nothing is done where driver and workers are one machine with one disk. With `self_test=false` in the URL nothing is
+    done either, unless the URL names a key of KMS.
     """
     if is_local(storage) and not is_connect(spark) and _master_of(spark).startswith("local"):
         return
-    if not is_local(storage) and not s3_url_of(storage).self_test:
+    if not is_local(storage) and not (url := s3_url_of(storage)).self_test and not url.bucket.kms_key_id:
         return
     key = (application_of(spark), storage.url)
     if key in _passed:
@@ -278,6 +282,21 @@ class _Look:
                 f"the driver does not see what this worker stored for {redact_url(self._storage.url)}",
                 "let the driver and all workers reach the same bucket or the same disk",
             )
+        elif not is_local(self._storage) and s3_url_of(self._storage).bucket.kms_key_id:
+            self._judge_encryption(row)
+
+    def _judge_encryption(self, row: Any) -> None:
+        """Tell where the store encrypts what a task stored otherwise than what the driver stored."""
+        wanted, found = run(
+            _read_key_ids(self._storage.url, [self._folder + TOKEN_FILE, self._folder + row.file])
+        )
+        if not wanted or found != wanted:
+            self._tell(
+                row.host,
+                f"the store encrypts a file of this worker with {found or 'no key of KMS'}, and one of the driver with"
+                f" {wanted or 'no key of KMS'}: pyarrow cannot name the key of kms_key_id in its requests",
+                "make the key the bucket's default encryption; then Spark's files have the key, too",
+            )
 
     def _is_seen(self, name: str) -> bool:
         try:
@@ -303,6 +322,19 @@ class _Look:
         if is_local(self._storage):
             with contextlib.suppress(OSError):
                 Path(task_place(self._storage, self._folder)[0]).rmdir()
+
+
+async def _read_key_ids(url: str, paths: Iterable[str]) -> list[str]:
+    """Return the key of KMS of each file in a store on S3. The store may be a table's own (`RootedStorage`)."""
+    from alpheus_journal.storage.s3 import (
+        open_s3,
+    )  # from the extra `s3`, which catalogs on local disks do not need
+
+    store = open_s3(url)
+    try:
+        return [await store.read_key_id(path) for path in paths]
+    finally:
+        await store.close()
 
 
 # --- what a session tells ----------------------------------------------------------------------------
