@@ -72,6 +72,7 @@ _BAD_KEYS = {
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
     "InvalidToken",
+    "InvalidTokenId",
     "InvalidClientTokenId",
     "InvalidSecurity",
     "XAdminUserNotFound",
@@ -453,7 +454,9 @@ class S3Client:
             )
         if code in _BAD_KEYS:
             return Denied(
-                about, hint="check the access key and the secret key; the store does not accept this pair"
+                about,
+                hint="check the access key and the secret key; the store does not accept this pair. MinIO also answers"
+                " so when a session has ended: renew the credentials then",
             )
         if status not in (401, 403, 405):
             return None

@@ -28,6 +28,7 @@ S3A = READ + "Caused by: org.apache.hadoop.fs.s3a."
         (TASK + "AWS Error UNKNOWN: Unable to parse ExceptionName: ExpiredToken", Denied, "ExpiredToken"),
         (TASK + "AWS Error ACCESS_DENIED during PutObject operation", Denied, "a task could not store a file"),
         (TASK + "AWS Error REQUEST_TIME_TOO_SKEWED (HTTP status 403)", InvalidInput, "TOO_SKEWED"),
+        (TASK + "AWS Error INVALID_ACCESS_KEY_ID during PutObject operation: does not exist", Denied, "ACCESS_KEY"),
         (TASK + "AWS Error SLOW_DOWN (HTTP status 503)", Unavailable, "SLOW_DOWN"),
         (TASK + "AWS Error NO_SUCH_BUCKET", InvalidInput, "NO_SUCH_BUCKET"),
         (TASK + "No space left on device", Unavailable, "No space left"),
@@ -44,6 +45,18 @@ def test_the_store_is_the_cause(told: str, kind: type[Exception], message: str) 
     assert "scala" not in found.message
     assert "\t" not in found.message
     assert found.hint
+
+
+def test_a_folder_of_spark_that_is_gone_is_named(tmp_path: Path) -> None:
+    lost = "/tmp/blockmgr-0f0e8c5b-2d63-4d43-9a3b-2f1f0a9b7c11/0c/shuffle_0_1_0.data"
+    told = (
+        f"{READ}\tat x.X(X.scala:1)\nCaused by: java.nio.file.NoSuchFileException: {lost}\n\tat x.Y(Y.java:2)"
+    )
+    for storage in (S3, open_storage(f"file://{tmp_path}")):
+        found = error_of(storage, told)
+        assert isinstance(found, Unavailable)
+        assert found.message == f"Spark lost files on a local disk: java.nio.file.NoSuchFileException: {lost}"
+        assert "spark.local.dir" in found.hint
 
 
 def test_a_busy_store_is_not_called_unreachable() -> None:

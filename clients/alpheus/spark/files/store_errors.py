@@ -41,7 +41,12 @@ _REASONS = (
         "that process sees no such bucket: compare endpoint and account",
     ),
     (
-        r"(?i:no credentials|unable to load credentials)|InvalidAccessKeyId|INVALID_ACCESS_KEY|SignatureDoesNotMatch",
+        r"InvalidAccessKeyId|INVALID_ACCESS_KEY|InvalidToken|SignatureDoesNotMatch|SIGNATURE_DOES_NOT_MATCH",
+        "denied",
+        "renew the credentials of that process where its session may have ended (MinIO answers so), or check its keys",
+    ),
+    (
+        r"(?i:no credentials|unable to load credentials)",
         "",
         "give that process credentials: by its environment, its role, or profile=NAME in the catalog's URL",
     ),
@@ -101,18 +106,26 @@ def make_error(kind: str, message: str, hint: str) -> AlpheusError:
     return InvalidInput(message, kind="bad_configuration", hint=hint)
 
 
+_OF_LOCAL_DISK = re.compile(r"(?:[\w.$]+: )?\S*\bblockmgr-[0-9a-f-]{36}[^\n]*")
+"""A text that names a folder of Spark's own blocks and shuffles, to the end of its line."""
 _OF_S3A = re.compile(r"org\.apache\.hadoop\.fs\.s3a\.(\w+: [^\n]*)")
 _OF_A_TASK = re.compile(rf"\b{StoreError.__name__}: (.*)")
 
 
 def error_of(storage: Storage, told: str) -> AlpheusError | None:
-    """Return the error that the text of an error of Spark stands for; None where the store is not the cause."""
+    """Return the error that the text of an error of Spark stands for; None where neither the store nor a local disk of
+    Spark is the cause."""
     found = _OF_A_TASK.search(told)
     if found is not None:
         kind, hint = find_reason(found[1])
         if not hint:
             kind, hint = "unavailable", "repeat the write; nothing of it is visible"
         return make_error(kind, f"a task could not store a file: {redact_text(found[1])[:500]}", hint)
+    if (lost := _OF_LOCAL_DISK.search(told)) is not None:
+        hint = "give the executors their folders back (spark.local.dir), or restart them; then repeat the write or read"
+        return make_error(
+            "unavailable", f"Spark lost files on a local disk: {redact_text(lost[0])[:500]}", hint
+        )
     if is_local(storage) or hadoop_path(storage, "data", glob=False).removesuffix("data") not in told:
         return None
     kind, hint = find_reason(told)
