@@ -10,9 +10,11 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -31,13 +33,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from renewal_driver import PARTS as DRIVER_PARTS
+from renewal_driver import ROWS as DRIVER_ROWS
+from renewal_driver import STEPS
 from spark_marks import SPARK_MARKS
-from store_proxy import EXPIRED, LIST_REFUSED, SLOW_DOWN, Kind, StoreProxy, is_kind
+from store_proxy import EXPIRED, LIST_REFUSED, SLOW_DOWN, Kind, StoreProxy, is_kind, kind_of
 
 import alpheus
-from alpheus.errors import AlpheusError, Denied, InvalidInput, OutcomeUnknown, Unavailable
+from alpheus.errors import AlpheusError, Denied, Expired, InvalidInput, OutcomeUnknown, Unavailable
 from alpheus.spark import SparkCatalog
 from alpheus.spark.files import task_writer, writes
+from alpheus.transactions import core
+from alpheus_journal.collect import collection
+from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.testing.proxy import CutUpload, Forward, LoseReply, Request, Truncate, s3_error
 
 pytestmark = [*SPARK_MARKS, pytest.mark.slow]  # all of them belong to the lane spark_s3
@@ -420,7 +428,8 @@ def big(spark: SparkSession, begin: int) -> DataFrame:
 
 
 def test_an_upload_of_parts(rig: Rig, lane_count: Callable[[int, int], int]) -> None:
-    """A large file costs two requests more than its parts. A part that is cut is sent again, or nothing is listed.
+    """A task sends two requests more than a large file has parts, and the commit looks at the file once. A part that is
+    cut is sent again, or nothing is listed.
 
     A short run has the part that is sent again.
     """
@@ -430,13 +439,14 @@ def test_an_upload_of_parts(rig: Rig, lane_count: Callable[[int, int], int]) -> 
     try:
         store.script(DATA_PUT, Forward(), CutUpload(body_bytes=1 << 20))
         rig.lake.append("s.t", big(spark, ROWS))
-        counts, parts = store.count_kinds(), len({r.query for r in store.find_requests(DATA_PUT)})
+        parts = len({r.query for r in store.find_requests(DATA_PUT)})
         assert parts > 1
         assert store.count_spoiled() == 1
-        assert counts["PUT", "data"] == parts + 1, "one part was sent twice"
-        assert (counts["POST", "data"], counts["HEAD", "data"]) == (2, 1), (
-            "begin, end, and the look of the commit"
-        )
+        requests = store.find_requests(lambda request: kind_of(request).place == "data")
+        of_task = Counter(kind_of(r).verb for r in requests if "alpheus" not in r.headers["user-agent"])
+        assert of_task == {"PUT": parts + 1, "POST": 2}, "one part was sent twice; the upload begins and ends"
+        of_commit = Counter(kind_of(r).verb for r in requests if "alpheus" in r.headers["user-agent"])
+        assert of_commit == {"HEAD": 1}, "the commit looks whether the file is stored whole"
         if lane_count(0, 1):
             store.clear()
             store.script(DATA_PUT, Forward())
@@ -534,13 +544,305 @@ def test_executors_that_are_killed_or_hang(
     assert [line for line in told if line["wrong"]] == []
     assert Counter(line["phase"] for line in told) == {phase: kills}
     assert all(line["taken"] for line in told), "each kill was made"
-    assert [line for line in told if line["told"] != "committed"] == [], "a task that was lost is repeated"
+    if phase != "folders":  # an executor without folders may fail each attempt
+        assert [line for line in told if line["told"] != "committed"] == [], (
+            "a task that was lost is repeated"
+        )
     if phase == "hanging":
         assert told[-1]["orphans"], "two attempts stored a file of the same rows"
     with alpheus.connect(url) as catalog:
         ids = catalog.read("s.t")["id"].to_pylist()
         assert len(ids) == len(set(ids)) == told[-1]["rows"]
         assert catalog.admin.check().ok
+
+
+# --- leases of writes ---------------------------------------------------------------------------------------
+
+LEASE_SECONDS = 6.0
+LATER_MILLIS = 5_000
+MUCH_LATER_MILLIS = 30_000
+"""A collection takes files for older than they are, by less or by more than the time for which a lease binds it. It may
+not be ahead of the clock by more than a minute."""
+LEASE_PUT = is_kind("PUT", "lease")
+
+
+@pytest.fixture
+def brief_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of writes are renewed after two seconds."""
+    lease = core.lease_transaction
+
+    async def lease_briefly(*arguments: Any, **options: Any) -> Any:
+        return await lease(*arguments, **options, seconds=LEASE_SECONDS)
+
+    monkeypatch.setattr(core, "lease_transaction", lease_briefly)
+
+
+def read_later(monkeypatch: pytest.MonkeyPatch, millis: int) -> None:
+    """Let collections take the store's time for later than it is."""
+
+    async def read(*given: Any) -> int:
+        return await read_store_time(*given) + millis
+
+    monkeypatch.setattr(collection, "read_store_time", read)
+
+
+def wait_in_tasks(monkeypatch: pytest.MonkeyPatch, go: Path) -> None:
+    """Let each task wait for the file `go` after it stored its own file."""
+    put, awaited = task_writer.put_file, str(go)
+
+    def put_and_wait(store: Any, path: str, parts: Iterable[bytes]) -> None:
+        import os
+        import time
+
+        put(store, path, parts)
+        end = time.monotonic() + 120
+        while not os.path.exists(awaited) and time.monotonic() < end:
+            time.sleep(0.02)
+
+    monkeypatch.setattr(task_writer, "put_file", put_and_wait)
+
+
+def collect_in_write(rig: Rig, go: Path, *, renewals: int) -> threading.Thread:
+    """Start a thread that waits until a write has stored two files and sent the lease this often. The thread then runs
+    a collection, without the proxy, and lets the tasks end."""
+    url = rig.server.url(rig.prefix).replace(f"//{rig.server.bucket}/", f"//{BUCKET}/") + "&self_test=false"
+
+    def wait_and_collect() -> None:
+        end = time.monotonic() + 100
+        while time.monotonic() < end:
+            counts = rig.store.count_kinds()
+            if counts["PUT", "data"] >= 2 and counts["PUT", "lease"] > renewals:
+                break
+            time.sleep(0.02)
+        with alpheus.connect(url) as other:
+            other.admin.collect(minimum_age=0, allow_short=True)
+        go.touch()
+
+    thread = threading.Thread(target=wait_and_collect)
+    thread.start()
+    return thread
+
+
+@pytest.mark.usefixtures("brief_lease")
+def test_renewals_whose_replies_are_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lane_count: Callable[[int, int], int]
+) -> None:
+    """The store renews a lease, and loses its answers. A collection in the midst of the write keeps its files.
+
+    A long run loses the answers of more renewals, and those of the looks beside them.
+    """
+    read_later(monkeypatch, LATER_MILLIS)
+    wait_in_tasks(monkeypatch, tmp_path / "go")
+    lost = lane_count(1, 3)
+    rig.store.script(LEASE_PUT, Forward(), *[LoseReply()] * lost)
+    if lane_count(0, 1):
+        rig.store.script(is_kind("HEAD", "lease"), Forward(), LoseReply(), Forward(), LoseReply())
+    thread = collect_in_write(rig, tmp_path / "go", renewals=1 + lost)
+    rig.append()
+    thread.join()
+    assert rig.store.count_spoiled() >= lost
+    assert rig.check(range(2 * ROWS)) == {}
+
+
+@pytest.mark.usefixtures("brief_lease")
+def test_a_lease_that_cannot_be_renewed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lane_count: Callable[[int, int], int]
+) -> None:
+    """The store refuses each renewal until the lease is over. A collection removes the files, and the write is refused
+    by name."""
+    if not lane_count(0, 1):
+        pytest.skip(LANE)
+    read_later(monkeypatch, MUCH_LATER_MILLIS)
+    wait_in_tasks(monkeypatch, tmp_path / "go")
+    rig.store.script(LEASE_PUT, Forward())
+    rig.store.always(LEASE_PUT, SLOW_DOWN)
+    listed = rig.list_files()
+    thread = collect_in_write(rig, tmp_path / "go", renewals=1)
+    with pytest.raises(Expired) as refused:
+        rig.append()
+    thread.join()
+    assert refused.value.kind == "upload_expired"
+    assert rig.list_files() == listed
+    assert rig.check(range(ROWS)) == {}, "the collection removed the files of the write"
+
+
+RENEWAL_DRIVER = CLUSTER_DRIVER.with_name("renewal_driver.py")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.usefixtures("only_slow")
+def test_drivers_that_are_killed_while_they_renew_a_lease(
+    hadoop_aws_jars: list[Path],
+    s3_server: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    step: str,
+) -> None:
+    """The application dies in the renewal of the lease of its write (`renewal_driver.STEPS`). No row of it is visible.
+    A collection, when the lease is over, removes the lease and the files of the write. Then an application that is not
+    killed commits the rows once. There are `KILLS_FULL` kills over all steps."""
+    seed = int(os.environ.get("ALPHEUS_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"ALPHEUS_SEED={seed}")
+    chance, url = random.Random(seed), s3_server.url(self_test="false")
+    jars = ",".join(map(str, hadoop_aws_jars))
+
+    def run_driver(step: str) -> int:
+        go = tmp_path / "go"
+        for path in (go, *tmp_path.glob("stored-*")):
+            path.unlink(missing_ok=True)
+        environment = os.environ | {
+            "TEST_DELAY_SECONDS": f"{chance.choice((0.0001, 0.001, 0.003, 0.01)):.4f}"
+        }
+        command = [sys.executable, RENEWAL_DRIVER, url, str(tmp_path), jars, step]
+        with (tmp_path / "log").open("ab") as log:
+            status = subprocess.run(command, stdout=log, stderr=log, env=environment, check=False).returncode
+        go.touch()  # tasks that are left end
+        return status
+
+    with alpheus.create(url) as catalog:
+        catalog.create_namespace("s")
+        catalog.create_table("s.t", pa.schema([("id", pa.int64()), ("k", pa.int64())]))
+        for _ in range(KILLS_FULL // len(STEPS)):
+            status = run_driver(step)
+            assert status in (-signal.SIGKILL, -signal.SIGALRM), (tmp_path / "log").read_text()[-3000:]
+            assert catalog.read("s.t").num_rows == 0
+            [lease] = catalog.admin.leases()
+            assert lease.transaction_id
+            with monkeypatch.context() as patch:
+                read_later(patch, MUCH_LATER_MILLIS)
+                collected = catalog.admin.collect(minimum_age=0, allow_short=True)
+            assert collected.deleted["data"].files == DRIVER_PARTS
+            assert catalog.admin.leases() == []
+        assert run_driver("none") == 0, (tmp_path / "log").read_text()[-3000:]
+        assert sorted(catalog.read("s.t")["id"].to_pylist()) == [*range(DRIVER_ROWS)]
+        assert catalog.admin.check().ok
+
+
+# --- local folders ----------------------------------------------------------------------------------------
+
+GONE = "-gone"
+
+
+class LocalFolders:
+    """The folders of the session's blocks and shuffles, and of the files that wait in its tasks (`spark.local.dir`).
+
+    A test removes them by a rename, which neither the JVM nor a worker can follow. In local mode the driver needs them,
+    too, so `restore` comes before the next job.
+    """
+
+    def __init__(self, places: list[str]) -> None:
+        self.places = places
+
+    def restore(self) -> bool:
+        """Bring the folders back. Return whether all of them were gone."""
+        gone = [place for place in self.places if os.path.exists(place + GONE)]
+        for place in gone:
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(place + GONE, place)
+        return gone == self.places
+
+
+@pytest.fixture
+def local_folders(spark: SparkSession) -> Iterator[LocalFolders]:
+
+    def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"folders": [os.environ["SPARK_LOCAL_DIRS"]]})
+
+    [row] = spark.range(1).coalesce(1).mapInArrow(tell, "folders STRING").collect()
+    folders = LocalFolders(row.folders.split(","))
+    yield folders
+    folders.restore()
+
+
+def lose_folders(monkeypatch: pytest.MonkeyPatch, places: list[str], moment: str) -> None:
+    """Let a task lose its local folders where it opens the file that waits for its upload.
+
+    - `before`: then the folders are gone, and the worker has a folder for temporary files.
+    - `beside`: the file is open already.
+    - `all`: the folder for temporary files is gone, too.
+    """
+    open_scratch = task_writer._open_scratch
+
+    def lose() -> None:
+        import os  # workers run this function, which travels with them by value
+
+        for place in places:
+            if os.path.exists(place):
+                os.rename(place, place + "-gone")
+
+    def open_and_lose() -> Any:
+        import tempfile
+
+        if moment == "beside":
+            found = open_scratch()
+            lose()
+            return found
+        lose()
+        before = tempfile.tempdir
+        tempfile.tempdir = places[0] if moment == "all" else None
+        try:
+            return open_scratch()
+        finally:
+            tempfile.tempdir = before
+
+    monkeypatch.setattr(task_writer, "_open_scratch", open_and_lose)
+
+
+@pytest.mark.parametrize("moment", ["before", "beside", "all"])
+def test_a_task_that_loses_its_local_folders(
+    rig: Rig,
+    local_folders: LocalFolders,
+    monkeypatch: pytest.MonkeyPatch,
+    lane_count: Callable[[int, int], int],
+    moment: str,
+) -> None:
+    """A task that still has some folder stores its rows, and a task without one is refused by name."""
+    if moment == "beside" and not lane_count(0, 1):
+        pytest.skip(LANE)
+    spark = rig.lake.spark
+    monkeypatch.setattr(writes, "_choose_codec", lambda _: "none")
+    lose_folders(monkeypatch, local_folders.places, moment)
+    frame, end = big(spark, ROWS), ROWS + BIG
+    if moment == "all":
+        error = check_refused(
+            rig, lambda: rig.lake.append("s.t", frame), Unavailable, "waits on a local disk"
+        )
+        assert "nothing of it is visible" in error.hint
+        end = ROWS
+    else:
+        rig.lake.append("s.t", frame)
+    assert local_folders.restore(), "no fault was made"
+    assert rig.check(range(end)) == {}, "no file was stored for rows that are not listed"
+
+
+def test_a_shuffle_whose_files_are_gone(
+    rig: Rig, local_folders: LocalFolders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first task that stored a file removes the folders, with what the other tasks were to read. The write is
+    refused, and the files of this task are orphans."""
+    put, places, once = task_writer.put_file, local_folders.places, tmp_path / "once"
+    once.touch()
+
+    def put_and_remove(store: Any, path: str, parts: Iterable[bytes]) -> None:
+        import os
+
+        put(store, path, parts)
+        try:
+            os.rename(once, f"{once}-taken")
+        except FileNotFoundError:
+            return
+        for place in places:
+            os.rename(place, place + "-gone")
+
+    monkeypatch.setattr(task_writer, "put_file", put_and_remove)
+    frame = rows(rig.lake.spark, ROWS, 2 * ROWS).repartition(6)
+    error = check_refused(rig, lambda: rig.lake.append("s.t", frame), Unavailable, "local disk")
+    assert "spark.local.dir" in error.hint
+    assert local_folders.restore(), "no fault was made"
+    assert rig.check(range(ROWS)), "the file of the first task"
 
 
 # --- a server that dies -----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -35,20 +36,26 @@ from alpheus.spark import SparkCatalog
 from alpheus.spark.files import task_writer, writes
 from alpheus.spark.java import use_java
 from alpheus.sync.portal import run
+from alpheus.transactions import core
+from alpheus_journal.log.leases import HeldLease
 from alpheus_journal.testing import listed
 
-PHASES = ("hanging", "writing", "result", "committing")
-"""The moments of the kills.
+PHASES = ("hanging", "writing", "result", "committing", "renewing", "folders")
+"""The moments of the faults, which are kills but in two phases.
 
 - `hanging`: no kill. An attempt stores its file and hangs, and a speculative attempt stores another.
 - `writing`: a task has sent a part of its file.
 - `result`: a task has stored its file, and its report is on its way.
 - `committing`: the driver has all reports, and no executor is left.
+- `renewing`: the driver renews the lease of the write, and its tasks wait for that.
+- `folders`: no kill in the verb. A task stores its file, and its executor's folders on local disks are gone.
 """
 
 ROWS, PARTS = 40, 4
 PATIENCE_SECONDS = 240
 HANG_SECONDS = 200
+LEASE_SECONDS = 3.0
+"""The lease of a write in the phase `renewing`, so that it is renewed after a second."""
 
 
 def order(folder: str, name: str) -> str | None:
@@ -86,6 +93,13 @@ def faulty_put(folder: str) -> Callable[[Any, str, Iterable[bytes]], None]:
                 die(0)
                 time.sleep(HANG_SECONDS)
         put(store, path, parts)
+        if order(folder, "folders") is not None:
+            for place in os.environ["SPARK_LOCAL_DIRS"].split(","):
+                shutil.rmtree(place, ignore_errors=True)
+        if order(folder, "waiting") is not None:
+            end = time.monotonic() + HANG_SECONDS
+            while os.path.exists(f"{folder}/renewing") and time.monotonic() < end:
+                time.sleep(0.02)
         delay = order(folder, "result")
         if delay is not None:
             threading.Thread(target=die, args=(float(delay),), daemon=True).start()
@@ -158,6 +172,11 @@ def find_executors() -> list[psutil.Process]:
     return found
 
 
+def kill_executors() -> None:
+    for process in find_executors():
+        process.kill()
+
+
 def cpu_seconds() -> float:
     """Return the CPU that this process and all below it took, also those that ended."""
     every = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -190,6 +209,8 @@ class Rounds:
             time.sleep(0.1)
 
     def give(self, phase: str) -> None:
+        if phase == "renewing":
+            (self._folder / "waiting").touch()
         (self._folder / "new").write_text(str(self._chance.choice((0, 0, 0.02, 0.1, 0.3))))
         (self._folder / "new").rename(self._folder / phase)
 
@@ -200,6 +221,11 @@ class Rounds:
 
     def one(self, phase: str, number: int) -> None:
         self.ready()
+        # All verbs of this phase may be refused, and two kinds of them need rows.
+        if phase == "folders" and not self.expected:
+            self._lake.append("s.t", self.frame())
+            self.expected = set(range(self._next, self._next + ROWS))
+            self._next += ROWS
         before = self._find_stored()
         new = set(range(self._next, self._next + ROWS))
         df = self.frame()
@@ -222,6 +248,9 @@ class Rounds:
         took = time.monotonic() - began
         taken = not (self._folder / phase).exists()
         (self._folder / phase).unlink(missing_ok=True)
+        (self._folder / "waiting").unlink(missing_ok=True)
+        if phase == "folders":  # their folders do not come back
+            kill_executors()
         wrong, orphans = self._judge(before if verb == "append" else set())
         line = {
             "phase": phase, "verb": verb, "told": told, "taken": taken, "rows": len(self.expected),
@@ -249,6 +278,23 @@ class Rounds:
         return wrong, len(stored - files)
 
 
+def kill_in_renewals(folder: str) -> None:
+    """Let leases of writes be short, and let a renewal take the order to kill executors before it sends anything."""
+    lease_transaction, renew = core.lease_transaction, HeldLease.renew
+
+    async def lease_briefly(*arguments: Any, **options: Any) -> Any:
+        return await lease_transaction(*arguments, **options, seconds=LEASE_SECONDS)
+
+    async def faulty_renew(self: HeldLease) -> None:
+        is_of_writer = bool(self.lease.transaction_id)
+        if is_of_writer and not os.path.exists(f"{folder}/waiting") and order(folder, "renewing") is not None:
+            kill_executors()
+        await renew(self)
+
+    core.lease_transaction = lease_briefly
+    HeldLease.renew = faulty_renew  # type: ignore[method-assign]
+
+
 def main() -> None:
     url, place, jars, kills, seed, *phases = sys.argv[1:]
     folder = Path(place)
@@ -259,11 +305,12 @@ def main() -> None:
 
     def faulty_list(*arguments: Any) -> writes.Staged:
         if order(str(folder), "committing") is not None:
-            for process in find_executors():
-                process.kill()
+            kill_executors()
         return list_in_segment(*arguments)
 
     writes.list_in_segment = faulty_list
+    if "renewing" in phases:
+        kill_in_renewals(str(folder))
     with alpheus.connect(url) as catalog:
         rounds = Rounds(spark, SparkCatalog(spark, catalog, lease=False), folder, int(seed), workers)
         for number in range(int(kills)):
@@ -271,8 +318,7 @@ def main() -> None:
                 rounds.one(phase, number)
     print(json.dumps({"cpu_seconds": round(cpu_seconds())}), flush=True)
     os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)  # type: ignore[union-attr]
-    for process in find_executors():
-        process.kill()
+    kill_executors()
 
 
 if __name__ == "__main__":
