@@ -108,8 +108,9 @@ class Memory:
 class Bench:
     """A catalog and a folder of plain Parquet in one bucket, both behind the proxy."""
 
-    def __init__(self, store: StoreProxy, bucket: str, options: argparse.Namespace) -> None:
+    def __init__(self, store: StoreProxy, server: servers.S3Server, options: argparse.Namespace) -> None:
         self.store = store
+        bucket = server.bucket
         self.options = options
         self.scale = 100 if options.small else 1
         self.plain = f"s3a://{bucket}/plain"
@@ -124,7 +125,7 @@ class Bench:
         self.catalog = alpheus.create(self.url)
         self.catalog.create_namespace("s")
         self.lake = SparkCatalog(self.spark, self.catalog)
-        self.meter = Meter(spent_beside=store.measure_cpu)
+        self.meter = Meter(spent_beside=store.measure_cpu, outside=[server.process.pid])
 
     def close(self) -> None:
         self.lake.close()
@@ -337,7 +338,7 @@ def open_bench(options: argparse.Namespace) -> Iterator[Bench]:
         try:
             with (
                 StoreProxy(server.port) as store,
-                contextlib.closing(Bench(store, server.bucket, options)) as bench,
+                contextlib.closing(Bench(store, server, options)) as bench,
             ):
                 yield bench
         finally:

@@ -10,7 +10,7 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import psutil
@@ -26,12 +26,19 @@ class Cost(NamedTuple):
 class Meter:
     """Measures the costs of process trees, by default of this process and all that it started.
 
-    `spent_beside` tells CPU seconds of the trees that do not count, such as those of a proxy in this process.
+    - `spent_beside`: CPU seconds that do not count, such as those of a thread of this process.
+    - `outside`: processes of the trees that do not count, such as a server.
     """
 
-    def __init__(self, *roots: psutil.Process, spent_beside: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        *roots: psutil.Process,
+        spent_beside: Callable[[], float] = lambda: 0.0,
+        outside: Collection[int] = (),
+    ) -> None:
         self._roots = roots or (psutil.Process(),)
         self._spent_beside = spent_beside
+        self._outside = frozenset(outside)
 
     def measure(self, operation: Callable[[], object]) -> Cost:
         known = self._tree()
@@ -43,7 +50,8 @@ class Meter:
         return Cost(wall, after + sum(map(_cpu_seconds, self._tree() - known)) - before)
 
     def _tree(self) -> set[psutil.Process]:
-        return {each for root in self._roots for each in (root, *root.children(recursive=True))}
+        found = {each for root in self._roots for each in (root, *root.children(recursive=True))}
+        return {each for each in found if each.pid not in self._outside}
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

@@ -4,6 +4,7 @@
     file_index     frames over files of an object store, planned without a request to it
     locations      where Spark and its tasks find the files of a storage
     writes         frames into files of a transaction's own folder
+    batches        the size of the batches of rows that tasks get
     task_writer    what each task of a write runs; it travels with the job
     scratch        deletes files that nothing refers to
     probe          whether executors and workers reach the data as the driver does, tried before the first write

@@ -33,7 +33,7 @@ from alpheus.rows import encoder
 from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_writer import footer_of
 from alpheus.rows.manifest_files import FileLists
-from alpheus.spark.files import task_writer
+from alpheus.spark.files import batches, task_writer
 from alpheus.spark.files.file_scan import check_session
 from alpheus.spark.files.locations import is_connect, task_place
 from alpheus.spark.files.probe import probe_once
@@ -161,7 +161,7 @@ def write(
         has_key=bool(key),
         first_columns=_inexact_keys(table, columns) if is_arranged else (),
     )
-    reports = _run_tasks(ready, task)
+    reports = _run_tasks(ready, task, table.id)
     files = [(_data_file(table, columns, folder, report), report) for report in reports]
     if not is_arranged:
         return [file for file, _ in files]
@@ -212,12 +212,31 @@ def _choose_codec(spark: SparkSession) -> str:
 _REQUIRED_NULL = re.compile(rf"\b{RequiredNull.__name__}: (column [^\n]*)")
 
 
-def _run_tasks(ready: DataFrame, task: Task) -> list[Any]:
-    """Run a frame, and return the rows of `task_writer.RESULT`."""
+def _run_tasks(ready: DataFrame, task: Task, table_id: str) -> list[Any]:
+    """Run a frame, and return the rows of `task_writer.RESULT`. A frame that turns out to have large rows is run again
+    in small batches."""
     # PySpark looks for the columns by their names, and does not find a name with a dot or a backquote.
     ready = ready.toDF(*(f"c{place}" for place in range(len(ready.columns))))
+    size = None if table_id in _tables_with_large_rows else batches.row_size(ready.schema)
+    if size is not None:
+        try:
+            return _collect(batches.refuse_large_rows(ready, size), task, by_bytes=False)
+        except PySparkException as error:
+            if batches.LARGE_ROW not in str(error):
+                raise
+            _tables_with_large_rows.add(table_id)
+    return _collect(ready, task, by_bytes=True)
+
+
+_tables_with_large_rows: set[str] = set()
+"""The ids of tables to which this process has written large rows."""
+
+
+def _collect(ready: DataFrame, task: Task, *, by_bytes: bool) -> list[Any]:
     try:
-        return ready.mapInArrow(functools.partial(task_writer.write_rows, task), task_writer.RESULT).collect()
+        with batches.limited(ready.sparkSession, by_bytes=by_bytes):
+            found = ready.mapInArrow(functools.partial(task_writer.write_rows, task), task_writer.RESULT)
+            return found.collect()
     except PySparkException as error:
         told = str(error)
         if wrong := _REQUIRED_NULL.search(told):
