@@ -65,8 +65,8 @@ def collect_after_tasks(lake: SparkCatalog, monkeypatch: pytest.MonkeyPatch) -> 
     run_tasks: Callable[..., Any] = writes._run_tasks
     counted: list[int] = []
 
-    def run_and_collect(ready: DataFrame, task: Any) -> Any:
-        reports = run_tasks(ready, task)
+    def run_and_collect(ready: DataFrame, *given: Any) -> Any:
+        reports = run_tasks(ready, *given)
         collect(lake)
         counted.append(len(reports))
         return reports

@@ -11,6 +11,7 @@ from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.model.operations import CreateNamespace, CreateTable, DropTable, Operation, Transaction
 from alpheus_journal.testing.models.catalog import model_of
 from alpheus_journal.testing.models.tables import Author
+from alpheus_journal.testing.simulation.clients import Node
 from alpheus_journal.testing.simulation.world import Parts, Plan, World
 
 
@@ -50,7 +51,7 @@ async def request_of_a_process_behind(world: World, *, expires: bool) -> Transac
         async for info in world.memory.list("manifest/"):
             await world.memory.delete(info.path)
     assert not [info async for info in world.memory.list("manifest/")]
-    return await world._request(behind, model, begin, {})
+    return await world._request(Node("behind", 0, world.clock), behind, model, begin, {})
 
 
 @pytest.mark.parametrize("expires", [True, False])

@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-LARGE_ROW = "ALPHEUS_LARGE_ROW"
-"""The message of the error by which a task refuses a large row."""
+LARGE_ROW = "Alpheus runs this frame again in smaller batches, because a row is large"
+"""The message of the error by which a task refuses a large row. Logs of Spark show it."""
 ROWS_MAX = 2_048
 """The number of rows of a batch without a limit in bytes."""
 ROW_SIZE_BYTES_MAX = 16_384

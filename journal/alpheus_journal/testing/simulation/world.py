@@ -328,8 +328,8 @@ class World:
                 self._must_be_gone(min([begin, *past]), error)
             if found is not None:
                 return found
-        assert node.leaseholders is not None
-        return await self.requests.transaction(model, begin, past, node.leaseholders.lease_writer)
+        lease = None if node.leaseholders is None else node.leaseholders.lease_writer
+        return await self.requests.transaction(model, begin, past, lease)
 
     async def _model(self, journal: Journal, version: int) -> Model | None:
         """Return the model of a version, perhaps from an earlier read. Return None if the version cannot be read."""
