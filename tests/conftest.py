@@ -12,6 +12,7 @@ import importlib.util
 import os
 import sys
 import types
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +161,8 @@ def spark() -> Iterator[SparkSession]:
     Where the jars of hadoop-aws are on this machine, the session can reach S3 servers of the tests. Its JVM and its
     workers find the credentials in their environment, as on a cluster.
     """
+    from pyspark import SparkContext
+
     from alpheus.spark import session
 
     # A refusal of a task is tried twice here, not four times.
@@ -171,8 +174,14 @@ def spark() -> Iterator[SparkSession]:
             patch.setenv(name, value)
         spark = session("alpheus tests", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
+    jvm: Any = SparkContext._gateway
     yield spark
-    spark.stop()
+    try:
+        spark.stop()
+    except ConnectionError:
+        if jvm.proc.poll() is None:
+            raise
+        warnings.warn("the JVM of the tests' Spark session ended before the session", stacklevel=1)
 
 
 # Files that take long: first one of those that share a Spark session, because together they take as long as half of the
