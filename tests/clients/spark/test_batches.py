@@ -30,13 +30,12 @@ def test_a_large_row_runs_the_frame_again_in_small_batches(
     collect = writes._collect
 
     def note(ready: object, task: object, *, by_bytes: bool) -> list[object]:
-        with batches.limited(spark, by_bytes=by_bytes):
+        with batches.limit_batches(spark, by_bytes=by_bytes):
             ran.append((by_bytes, limits(spark)))
         return collect(ready, task, by_bytes=by_bytes)  # type: ignore[arg-type]
 
     monkeypatch.setattr(writes, "_collect", note)
-    alpheus.create(tmp_path.as_uri()).close()
-    with alpheus.connect(tmp_path.as_uri()) as catalog:
+    with alpheus.create(tmp_path.as_uri()) as catalog:
         catalog.create_namespace("s")
         lake = SparkCatalog(spark, catalog)
         own = limits(spark)
@@ -87,18 +86,18 @@ def test_many_columns_are_large_by_their_number(spark: SparkSession) -> None:
 
 def test_a_write_that_needs_small_batches_gives_them_to_the_writes_beside_it(spark: SparkSession) -> None:
     own = limits(spark)
-    with batches.limited(spark, by_bytes=False):
+    with batches.limit_batches(spark, by_bytes=False):
         assert limits(spark) != own
-        with batches.limited(spark, by_bytes=True):
+        with batches.limit_batches(spark, by_bytes=True):
             assert limits(spark) == own
-            with batches.limited(spark, by_bytes=False):
+            with batches.limit_batches(spark, by_bytes=False):
                 assert limits(spark) == own
         assert limits(spark) == (str((1 << 31) - 1), str(batches.ROWS_MAX))
     assert limits(spark) == own
     fewer = "512"
     spark.conf.set(ROWS, fewer)
     try:
-        with batches.limited(spark, by_bytes=False):
+        with batches.limit_batches(spark, by_bytes=False):
             assert limits(spark)[1] == fewer, "fewer rows than ours are kept"
     finally:
         spark.conf.unset(ROWS)

@@ -1,4 +1,4 @@
-"""What a plan of a frame over S3 asks the store: requests by kind, for tables of one file and of a hundred thousand.
+"""A plan of a frame over S3 asks the store for little: requests by kind, for one file and for a hundred thousand.
 
 The files are listed in manifest segments, and no store has them: a plan that looked at a data file would show it.
 """

@@ -90,7 +90,7 @@ _writes: dict[int, _Writes] = {}  # by session
 
 
 @contextlib.contextmanager
-def limited(spark: SparkSession, *, by_bytes: bool) -> Iterator[None]:
+def limit_batches(spark: SparkSession, *, by_bytes: bool) -> Iterator[None]:
     """Run a write with batches of ROWS_MAX rows, or with `by_bytes` by the session's own limits (`file_scan.SETTINGS`).
     Spark reads the limits from the session when it begins to run a frame, so writes beside one that needs a limit in
     bytes have that limit, too."""

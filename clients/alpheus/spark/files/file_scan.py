@@ -160,14 +160,13 @@ def scan(
     # zero)
     groups: dict[tuple[tuple[int, ...], int], tuple[list[tuple[str, int]], set[int]]] = {}
     variants = [tuple(columns)]  # the columns as files name them
-    known: dict[int | None, int] = {}  # schema id → number of the variant
+    known: dict[int | None, int] = {} if schema_id is None else {schema_id: 0}  # schema id → variant
     root = ""
     for file in files:
         # Only the root needs escaping and decoding; paths of data files below it do not.
         root = root or spark_path(spark, storage, file.path).removesuffix(file.path)
         if file.schema_id not in known:
-            is_own = schema_id is not None and file.schema_id == schema_id
-            named = variants[0] if is_own else read_names(storage, file).of(columns)
+            named = read_names(storage, file).of(columns)
             if named not in variants:
                 variants.append(named)
             known[file.schema_id] = variants.index(named)
@@ -181,10 +180,8 @@ def scan(
         df = read_files(spark, storage, paths, there)
         selected: list[SparkColumn | str] = [*rename_columns(df, schema)] if variant else ["*"]
         if label:
-            # The last five parts of a file's address are its path below the prefix.
-            place = df.metadataColumn("_metadata").getField(
-                "file_path"
-            )  # `_metadata` may also be a table's column
+            # The last five parts of a file's address are its path below the prefix. A column may be named `_metadata`.
+            place = df.metadataColumn("_metadata").getField("file_path")
             selected.append(f.substring_index(place, "/", -5).alias(label))
         df = df.select(*selected)
         frames.append(adapt_scan(df, labelled, absent, unsure) if absent or unsure else df)

@@ -212,6 +212,10 @@ def _choose_codec(spark: SparkSession) -> str:
 _REQUIRED_NULL = re.compile(rf"\b{RequiredNull.__name__}: (column [^\n]*)")
 
 
+_tables_with_large_rows: set[str] = set()
+"""The ids of tables to which this process has written large rows."""
+
+
 def _run_tasks(ready: DataFrame, task: Task, table_id: str) -> list[Any]:
     """Run a frame, and return the rows of `task_writer.RESULT`. A frame that turns out to have large rows is run again
     in small batches."""
@@ -228,13 +232,9 @@ def _run_tasks(ready: DataFrame, task: Task, table_id: str) -> list[Any]:
     return _collect(ready, task, by_bytes=True)
 
 
-_tables_with_large_rows: set[str] = set()
-"""The ids of tables to which this process has written large rows."""
-
-
 def _collect(ready: DataFrame, task: Task, *, by_bytes: bool) -> list[Any]:
     try:
-        with batches.limited(ready.sparkSession, by_bytes=by_bytes):
+        with batches.limit_batches(ready.sparkSession, by_bytes=by_bytes):
             found = ready.mapInArrow(functools.partial(task_writer.write_rows, task), task_writer.RESULT)
             return found.collect()
     except PySparkException as error:
