@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+from functools import partial
 
 from alpheus.session.remote import RemoteAccess
 from alpheus.session.retry import RetryPolicy
@@ -12,6 +13,7 @@ from alpheus.session.session import Session
 from alpheus_journal.clock import RandomIdentities, claimed_principal
 from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.copies import Copy
 from alpheus_journal.storage import Storage, normal_url, open_storage
 
 DAEMON_SCHEMES = ("grpc", "unix")
@@ -64,7 +66,21 @@ def direct_session(
         staleness=staleness,
     )
     session.catalog_id = journal.catalog_id
+    session.recall_copy = partial(_copy_of_head, journal)
     return session
+
+
+def _copy_of_head(journal: Journal, version: int) -> Copy | None:
+    head = journal.head
+    if head.version != version:
+        return None
+    return Copy(
+        version=head.version,
+        commit_id=head.commit_id,
+        created_at_millis=head.created_at_millis,
+        catalog_def=head.catalog_def,
+        root=head.root,
+    )
 
 
 async def daemon_session(

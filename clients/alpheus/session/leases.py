@@ -106,6 +106,7 @@ class Leasing:
                     lease_millis=millis,
                     holder=_cut_holder(holder),
                     monotonic=self._monotonic,
+                    known=session.recall_copy(at.version),
                 ),
             )
         except (Denied, Unavailable, InvalidInput) as error:
@@ -299,6 +300,7 @@ async def lease_transaction(
             lease_millis=round(seconds * 1000),
             holder=_cut_holder(f"{session.principal} process {os.getpid()}"),
             transaction_id=transaction_id,
+            known=session.recall_copy(version),
         ),
     )
     try:

@@ -28,6 +28,7 @@ from alpheus_journal.errors import (
     Unavailable,
 )
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.log.copies import Copy
 from alpheus_journal.model import answers
 from alpheus_journal.model.answers import At, Committed, Latest, Loaded, Page
 from alpheus_journal.model.definition_messages import decode_definition
@@ -89,6 +90,8 @@ class Session:
         self._data_roots: DataRoots | None = None
         self._serializable_default: bool | None = None  # known after the first question
         self.catalog_id = ""  # known after the first answer of `info`
+        self.recall_copy: Callable[[int], Copy | None] = lambda version: None
+        """Returns a copy of a version's root from memory, or None where this process does not hold the root."""
 
     @property
     def keys(self) -> fmt.Keys:

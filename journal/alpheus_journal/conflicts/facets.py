@@ -9,7 +9,7 @@ the table of rules and the functions that it names stand together.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -106,6 +106,7 @@ class Stake(enum.StrEnum):
     COLUMN_IDS = "column ids"  # of columns that the transaction adds together with files that have them
     COLUMN_ORDER = "column order"
     FILES = "files"  # that must fit the columns
+    SCHEMA_ID = "schema id"  # of files that the transaction brings together with a change of the columns
     ROWS = "rows"  # all rows, which the transaction replaces
     MATCHED_ROWS = "matched rows"  # by its delete predicates, in files up to a sequence [the sequence]
     MOVED_ROWS = "moved rows"  # rows that its delete predicates match and that it adds again, changed
@@ -409,28 +410,16 @@ def claims_of(transaction: Transaction) -> list[Claim]:
         ObjectName, ObjectName | None
     ] = {}  # new name to the name that others know; None for a new object
     once_known_as: dict[ObjectName, list[ObjectName]] = {}  # new name to all names that it has ever stood for
-    widened = {o.target for o in transaction.operations if isinstance(o, UpdateTable) and o.add_columns}
+    changed = _changed_columns(transaction)
     for operation in transaction.operations:
-        for claim in FACET_RULES[type(operation)].claims(operation, widened):
+        changes = changed.get(known_as.get(operation.target, operation.target), NO_CHANGES)
+        for claim in FACET_RULES[type(operation)].claims(operation, changes):
             name = known_as.get(claim.name, claim.name) if known_as else claim.name
             if name is not None:
                 claims.append(claim if name is claim.name else msgspec.structs.replace(claim, name=name))
-        match operation:
-            case (
-                CreateNamespace()
-                | CreateTable()
-                | RegisterTable()
-                | CreateView()
-                | Undrop()
-                | CreateSubscription()
-                | CreateTag()
-            ):
-                known_as[operation.target] = None
-            case RenameObject():
-                name = known_as.get(operation.target, operation.target)
-                known_as[operation.new_target] = name
-                if name is not None:
-                    once_known_as.setdefault(operation.new_target, []).append(name)
+        _follow_names(operation, known_as)
+        if isinstance(operation, RenameObject) and (name := known_as[operation.new_target]) is not None:
+            once_known_as.setdefault(operation.new_target, []).append(name)
     if transaction.serializable:
         for read in transaction.reads:
             for claim in _claims_of_read(read):
@@ -439,6 +428,47 @@ def claims_of(transaction: Transaction) -> list[Claim]:
                 others = once_known_as.get(claim.name, ())
                 claims.extend(msgspec.structs.replace(claim, name=other) for other in others)
     return claims
+
+
+def _follow_names(operation: Operation, known_as: dict[ObjectName, ObjectName | None]) -> None:
+    """Note under which name other transactions know an object that the operation makes or renames."""
+    match operation:
+        case (
+            CreateNamespace()
+            | CreateTable()
+            | RegisterTable()
+            | CreateView()
+            | Undrop()
+            | CreateSubscription()
+            | CreateTag()
+        ):
+            known_as[operation.target] = None
+        case RenameObject():
+            known_as[operation.new_target] = known_as.get(operation.target, operation.target)
+
+
+class ColumnChanges(NamedTuple):
+    """Whether a transaction changes the columns of a table, and whether it adds columns."""
+
+    any: bool
+    adds: bool
+
+
+NO_CHANGES = ColumnChanges(any=False, adds=False)
+
+
+def _changed_columns(transaction: Transaction) -> dict[ObjectName | None, ColumnChanges]:
+    """Return the changes of columns by the name under which other transactions know the table."""
+    changed: dict[ObjectName | None, ColumnChanges] = {}
+    if any(isinstance(operation, UpdateTable) for operation in transaction.operations):
+        known_as: dict[ObjectName, ObjectName | None] = {}
+        for operation in transaction.operations:
+            if isinstance(operation, UpdateTable) and operation.changes_columns:
+                name = known_as.get(operation.target, operation.target)
+                adds = bool(operation.add_columns) or changed.get(name, NO_CHANGES).adds
+                changed[name] = ColumnChanges(any=True, adds=adds)
+            _follow_names(operation, known_as)
+    return changed
 
 
 _STAKES = {
@@ -465,24 +495,24 @@ def _bindings(operation: CreateView | ReplaceView) -> Iterator[Claim]:
             yield Claim(name, Stake.BINDING, operation)
 
 
-Widened = Collection[ObjectName]
-"""The tables that a transaction adds columns to."""
-
-
-def _claim_update(operation: UpdateTable | UpdateCatalog | UpdateNamespace, widened: Widened) -> list[Claim]:
+def _claim_update(
+    operation: UpdateTable | UpdateCatalog | UpdateNamespace, changes: ColumnChanges
+) -> list[Claim]:
     claims = [Claim(operation.target, Stake.OBJECT, operation)]
     for touch in FACET_RULES[type(operation)].touches(operation):
         claims.append(Claim(operation.target, _STAKES[touch.aspect], operation, touch.detail, touch.value))
     return claims
 
 
-def _claim_rows(operation: AppendFiles | OverwriteFiles | ChangeRows, widened: Widened) -> list[Claim]:
+def _claim_rows(operation: AppendFiles | OverwriteFiles | ChangeRows, changes: ColumnChanges) -> list[Claim]:
     target = operation.target
     claims = [Claim(target, Stake.OBJECT, operation)]
     if operation.segments:
         claims.append(Claim(target, Stake.FILES, operation))
-    if target in widened:
+    if changes.adds:
         claims.append(Claim(target, Stake.COLUMN_IDS, operation))
+    if operation.segments and changes.any:
+        claims.append(Claim(target, Stake.SCHEMA_ID, operation))
     if isinstance(operation, OverwriteFiles):
         claims.append(Claim(target, Stake.ROWS, operation))
     if isinstance(operation, ChangeRows) and operation.predicates:
@@ -493,35 +523,35 @@ def _claim_rows(operation: AppendFiles | OverwriteFiles | ChangeRows, widened: W
     return claims
 
 
-def _claim_new_object(operation: Operation, widened: Widened) -> list[Claim]:
+def _claim_new_object(operation: Operation, changes: ColumnChanges) -> list[Claim]:
     return _new_object(operation, operation.target)
 
 
-def _claim_new_view(operation: CreateView, widened: Widened) -> list[Claim]:
+def _claim_new_view(operation: CreateView, changes: ColumnChanges) -> list[Claim]:
     return [*_new_object(operation, operation.target), *_bindings(operation)]
 
 
-def _claim_replaced_view(operation: ReplaceView, widened: Widened) -> list[Claim]:
+def _claim_replaced_view(operation: ReplaceView, changes: ColumnChanges) -> list[Claim]:
     return [Claim(operation.target, Stake.DEFINITION, operation), *_bindings(operation)]
 
 
-def _claim_undrop(operation: Undrop, widened: Widened) -> list[Claim]:
+def _claim_undrop(operation: Undrop, changes: ColumnChanges) -> list[Claim]:
     lost = Claim(operation.source, Stake.LOST_OBJECT, operation)
     return [*_new_object(operation, operation.target), lost]
 
 
-def _claim_rename(operation: RenameObject, widened: Widened) -> list[Claim]:
+def _claim_rename(operation: RenameObject, changes: ColumnChanges) -> list[Claim]:
     dropped = Claim(operation.target, Stake.DROP, operation)
     return [dropped, *_new_object(operation, operation.new_target)]
 
 
-def _claim_jobs(operation: AdvancePipeline, widened: Widened) -> list[Claim]:
+def _claim_jobs(operation: AdvancePipeline, changes: ColumnChanges) -> list[Claim]:
     return [Claim(operation.target, Stake.JOB, operation, job) for job in _jobs_of(operation)]
 
 
-def _claims(*stakes: Stake) -> Callable[[Operation, Widened], list[Claim]]:
+def _claims(*stakes: Stake) -> Callable[[Operation, ColumnChanges], list[Claim]]:
     """Return a function that claims these stakes in an operation's target alone."""
-    return lambda operation, widened: [Claim(operation.target, stake, operation) for stake in stakes]
+    return lambda operation, changes: [Claim(operation.target, stake, operation) for stake in stakes]
 
 
 def _touches(*aspects: Aspect) -> Callable[[Operation], list[Touch]]:
@@ -567,7 +597,7 @@ class FacetRule(NamedTuple):
 
     words: str | Callable[[Any], str]
     """A verb before the target, or a function that describes an operation."""
-    claims: Callable[[Any, Widened], list[Claim]]
+    claims: Callable[[Any, ColumnChanges], list[Claim]]
     touches: Callable[[Any], list[Touch]] = _touches()
     """Changes beside the existence of objects, which follows from the paths of an action."""
 

@@ -141,6 +141,9 @@ RULES: dict[tuple[Stake, Aspect], Rule] = {
     (Stake.COLUMN_ORDER, Aspect.COLUMN_ORDER): _AGAIN,
     (Stake.COLUMN_ORDER, Aspect.BOUND): _NEVER,
     (Stake.FILES, Aspect.COLUMN): Rule(retryable=True, collides=_files_miss_column),
+    # All files of one schema id have the same column names, and the id that the files carry is theirs now.
+    (Stake.SCHEMA_ID, Aspect.COLUMN): _AGAIN,
+    (Stake.SCHEMA_ID, Aspect.COLUMN_ORDER): _AGAIN,
     (Stake.ROWS, Aspect.ROWS_ADDED): _AGAIN,
     (Stake.ROWS, Aspect.ROWS_REPLACED): _AGAIN,
     (Stake.ROWS, Aspect.ROWS_REWRITTEN): Rule(retryable=True, collides=_other_rows),

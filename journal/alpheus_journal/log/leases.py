@@ -355,9 +355,12 @@ async def take(
     monotonic: Callable[[], float] = seconds_since_boot,
     pinned: Pinned | None = None,
     transaction_id: str = "",
+    known: Copy | None = None,
 ) -> HeldLease:
     """Take a lease on a version. The version, or the tag of `pinned`, is known to exist at a moment after the lease was
     stored, so the files that the lease reaches are kept from then on. `transaction_id` makes it the lease of a writer.
+    `known` is a copy of the version from this process's memory: the version is then read only after the lease is
+    stored.
 
     Raises Expired for an expired version, NotFound (`no_version`), Corrupt, and the errors of `Storage.put` when the
     store cannot be written: Denied, Unavailable (`storage_read_only`). After an error no lease is left, or one that
@@ -365,6 +368,8 @@ async def take(
     """
     if pinned is not None and pinned.is_chosen:
         copy = await read_pin(log, pinned.pin_path)
+    elif known is not None and pinned is None:
+        copy = known
     else:
         try:
             copy = copy_of(await log.read(version, bare=True))

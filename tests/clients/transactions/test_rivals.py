@@ -125,3 +125,19 @@ def test_the_command_says_it_in_json(catalog: Catalog, table: str) -> None:
     assert failure["committed_at_millis"]
     assert failure["theirs"] == f"delete from table {table} where `id` = 1"
     assert failure["mine"] == f"update table {table}"
+
+
+def test_files_of_one_schema_have_the_same_names(catalog: Catalog, table: str) -> None:
+    """A transaction changes the columns and appends. Its files carry a schema id that another writer takes first."""
+    with pytest.raises(Conflict) as caught, catalog.transaction() as late:  # noqa: PT012
+        late.update_table(table, rename_columns={"name": "label"})
+        late.append(table, ROWS.rename_columns(["id", "label"]))
+        catalog.update_table(table, rename_columns={"id": "number"})
+    assert caught.value.retryable
+    with catalog.transaction() as again:
+        again.update_table(table, rename_columns={"name": "label"})
+        again.append(table, ROWS.rename_columns(["number", "label"]))
+    rows = catalog.read(table)
+    assert rows.column_names == ["number", "label"]
+    assert sorted(rows["number"].to_pylist()) == [1, 1, 2, 2, 3, 3]
+    assert {file["schema_id"] for file in catalog.system("files", names=table).to_pylist()} == {0, 2}

@@ -310,7 +310,8 @@ SENTENCES: list[tuple[str, Callable[..., Operation]]] = [
     (rf"require column {NAME} {NAME}", lambda w, n, c: update(n, nullable_columns={c: False})),
     (rf"order columns {NAME} (\S+)", lambda w, n, names: update(n, column_order=tuple(names.split(",")))),
     (rf"drop table {NAME}", lambda w, n: DropTable(**split(n))),
-    (rf"append {NAME}", lambda w, n: AppendFiles(**split(n), table_id=w.ids[n], segments=())),
+    # A table that the sentence before has renamed is a.t.
+    (rf"append {NAME}", lambda w, n: AppendFiles(**split(n), table_id=w.ids.get(n, w.ids["a.t"]), segments=())),
     (rf"overwrite {NAME}", lambda w, n: OverwriteFiles(**split(n), table_id=w.ids[n], segments=())),
     (rf"empty {NAME}", lambda w, n: OverwriteFiles(**split(n), table_id=w.ids[n], segments=())),
     (rf"rewrite {NAME}", lambda w, n: change(w, ChangeMode.DELETE, n, sources=("all",))),
@@ -465,6 +466,18 @@ CONFLICTS = [
     ("add column a.t n; append a.t", "add column a.t m", "column_ids_moved", AGAIN),
     ("append a.t; add column a.t n", "add column a.t m", "column_ids_moved", AGAIN),
     ("add column a.t n; overwrite a.t", "add column a.t s.m", "column_ids_moved", AGAIN),
+    ("rename column a.t d e; append a.t", "rename column a.t c n", "object_changed", AGAIN),
+    ("append a.t; rename column a.t d e", "rename column a.t c n", "object_changed", AGAIN),
+    ("rename column a.t d e; move a.t", "add column a.t n", "object_changed", AGAIN),
+    ("widen column a.t d; overwrite a.t", "default a.t c 1", "object_changed", AGAIN),
+    ("drop column a.t d; append a.t", "order columns a.t s,d,c", "object_changed", AGAIN),
+    ("add column a.t n; rename table a.t a.m; append a.m", "add column a.t m", "column_ids_moved", AGAIN),
+    (
+        "rename column a.t d e; rename table a.t a.m; append a.m",
+        "rename column a.t c n",
+        "object_changed",
+        AGAIN,
+    ),
     # files
     ("overwrite a.t", "append a.t", "object_changed", AGAIN),
     ("overwrite a.t", "overwrite a.t", "object_changed", AGAIN),
