@@ -109,7 +109,7 @@ lock: ## compile requirements/*.txt again (UPGRADE=1: to the newest releases tha
 	$(COMPILE) requirements/generator.in -o requirements/generator.txt; \
 	$(COMPILE) requirements/servers.in -o requirements/servers.txt; \
 	$(COMPILE) requirements/bench.in -o requirements/bench.txt; \
-	$(COMPILE) pyproject.toml requirements/delta.in -o requirements/delta.txt; \
+	$(COMPILE) pyproject.toml requirements/delta.in --extra s3 -o requirements/delta.txt; \
 	$(COMPILE) requirements/go.in -o requirements/go.txt; \
 	$(COMPILE) pyproject.toml --all-extras --group dev --group demo -o requirements/dev.txt; \
 	for name in spark41 spark42; do \

@@ -1,12 +1,14 @@
 """Appends, merges, reads of old versions and an end-to-end stream, beside delta-spark on the same PySpark.
 
     make bench BENCH=delta                            about six minutes
+    make bench BENCH=delta ARGS="--s3"                appends and merges on S3, with 20 ms a request, and the requests
     make bench BENCH=delta ARGS="--small"             a short run, to see that it works
 
 Two Spark drivers with `local[2]` run as separate processes in the environment of .ci/delta: one with this project's
 client and its daemon, one with delta-spark. Both get the same rows and the same commands in turns, and one waits while
 the other works. CPU is that of a driver, its JVM and its daemon. The durability of an acknowledged commit differs:
-Alpheus syncs every file and folder, and Delta Lake on a local disk syncs nothing.
+Alpheus syncs every file and folder, and Delta Lake on a local disk syncs nothing. On S3 both have what the store gives;
+Delta Lake has its usual log store there, which is safe for one driver only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +32,18 @@ from spark_cost import Meter, load, machine, percentile
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "faults" / "drivers")]
+
+import alpheus_test_servers as servers  # noqa: E402
+from store_proxy import StoreProxy  # noqa: E402
+
+import alpheus  # noqa: E402
+from alpheus.spark import packages  # noqa: E402
+from alpheus_journal.testing.proxy import Forward  # noqa: E402
+
+LATENCY_SECONDS = 0.02
+PYSPARK = "4.2.0"
+"""The PySpark of .ci/delta."""
 PLACE = ROOT / ".cache" / "delta"
 PACKAGES = [str(ROOT / part) for part in ("protos", "journal", "daemon", "clients")]
 
@@ -41,9 +56,18 @@ STREAMED, STREAM_WARM_UP = 40, 10
 class Driver:
     """A driver process that gets one command after the other."""
 
-    def __init__(self, system: str, place: str, directory: Path, served_by: psutil.Process | None) -> None:
+    def __init__(
+        self,
+        system: str,
+        place: str,
+        directory: Path,
+        jars: str,
+        endpoint: str,
+        served_by: psutil.Process | None,
+    ) -> None:
         directory.mkdir(parents=True)
-        command = [str(PLACE / "bin" / "python"), str(HERE / "peer_spark.py"), system, place, str(directory)]
+        command = [str(PLACE / "bin" / "python"), str(HERE / "peer_spark.py")]
+        command += [system, place, str(directory), jars, endpoint][: 5 if endpoint else 4]
         environment = {
             key: value for key, value in os.environ.items() if key not in ("PYTHONHOME", "VIRTUAL_ENV")
         }
@@ -175,14 +199,76 @@ def streams(arms: dict[str, Arm], small: bool) -> None:
     report("a row written -> visible downstream", arms)
 
 
+class Store:
+    """Where the tables are: local folders, or one bucket behind a proxy that delays and counts requests."""
+
+    def __init__(self, directory: Path, proxy: StoreProxy | None = None, bucket: str = "") -> None:
+        self.proxy = proxy
+        self.endpoint = proxy.endpoint if proxy else ""
+        self.catalog = f"s3://{bucket}/lake?endpoint_url={self.endpoint}" if proxy else ""
+        self.tables = f"s3a://{bucket}/delta" if proxy else str(directory / "delta" / "tables")
+
+    def show_requests(self, what: str, arms: dict[str, Arm], operate: Callable[[Arm], object]) -> None:
+        """Print how many requests one operation makes in each arm, by kind."""
+        if self.proxy is None:
+            return
+        for name, arm in arms.items():
+            self.slow()
+            operate(arm)
+            counts = Counter[str]()
+            for (verb, _place), count in self.proxy.count_kinds().items():
+                counts[verb] += count
+            made = ", ".join(f"{verb} {count}" for verb, count in sorted(counts.items()))
+            print(f"    requests of {what}, {name}: {sum(counts.values())}: {made}", flush=True)
+
+    def slow(self) -> None:
+        if self.proxy is not None:
+            self.proxy.clear()
+            self.proxy.always(lambda _: True, Forward(latency=LATENCY_SECONDS))
+
+
 @contextlib.contextmanager
-def drivers(directory: Path) -> Iterator[dict[str, Driver]]:
+def open_store(directory: Path, on_s3: bool) -> Iterator[Store]:
+    if not on_s3:
+        yield Store(directory)
+        return
+    os.environ.update(servers.ENVIRONMENT)
+    if failure := servers.install():
+        sys.exit(f"{servers.NOT_INSTALLED}: {failure}")
+    server = servers.S3Server(servers.default_kind(), directory / "s3")
+    try:
+        with StoreProxy(server.port) as proxy:
+            store = Store(directory, proxy, server.bucket)
+            store.slow()
+            yield store
+    finally:
+        server.stop()
+
+
+def _hadoop_jars() -> list[Path]:
+    """Return the jars with which the PySpark of .ci/delta reads and writes s3a://."""
+    wanted = packages(PYSPARK)
+    jars = [servers.HADOOP_AWS / wanted.hadoop_version / jar.name for jar in wanted.jars]
+    if not all(jar.is_file() for jar in jars):
+        sys.exit(servers.NO_JARS)
+    return jars
+
+
+@contextlib.contextmanager
+def drivers(directory: Path, store: Store) -> Iterator[dict[str, Driver]]:
+    jars = _hadoop_jars() if store.proxy else []
+    delta_jars = [*jars, *sorted((PLACE / "jars").glob("*.jar"))]
     with contextlib.ExitStack() as stack:
-        daemon = stack.enter_context(alpheus_daemon(directory / "alpheus"))
-        jars = ",".join(str(path) for path in sorted((PLACE / "jars").glob("*.jar")))
-        ours = Driver("alpheus", daemon.address, directory / "ours", daemon.process)
+        if store.catalog:
+            alpheus.create(store.catalog).close()
+        daemon = stack.enter_context(alpheus_daemon(directory / "alpheus", url=store.catalog))
+        ours = Driver(
+            "alpheus", daemon.address, directory / "ours", ",".join(map(str, jars)), "", daemon.process
+        )
         stack.callback(ours.close)
-        theirs = Driver("delta", jars, directory / "delta", None)
+        theirs = Driver(
+            "delta", store.tables, directory / "delta", ",".join(map(str, delta_jars)), store.endpoint, None
+        )
         stack.callback(theirs.close)
         yield {ALPHEUS: ours, DELTA: theirs}
 
@@ -194,23 +280,34 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default="append,merge,stream", help="parts, with commas between")
+    parser.add_argument("--s3", action="store_true", help="on S3, without the part stream")
     parser.add_argument("--directory", help="where the tables lie; a temporary directory by default")
     options = parser.parse_args()
     if not list(PLACE.glob("jars/*.jar")):
         print("DELTA IS LEFT OUT: it is not here; run .ci/delta")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # every driver ends with this process
-    with tempfile.TemporaryDirectory(dir=options.directory) as name, drivers(Path(name)) as started:
+    with (
+        tempfile.TemporaryDirectory(dir=options.directory) as name,
+        open_store(Path(name), options.s3) as store,
+        drivers(Path(name), store) as started,
+    ):
         version = {driver.ask("about")["pyspark"] for driver in started.values()}
         print(f"{machine()}, PySpark {', '.join(version)}, local[2]; daemon and drivers share them; {load()}")
-        print("an acknowledged commit: Alpheus synced every file and folder, Delta nothing")
+        if options.s3:
+            print(f"on S3, {LATENCY_SECONDS * 1000:.0f} ms a request")
+        else:
+            print("an acknowledged commit: Alpheus synced every file and folder, Delta nothing")
         plain = {ALPHEUS: Arm(started[ALPHEUS]), DELTA: Arm(started[DELTA])}
         parts: Sequence[str] = options.only.split(",")
         if "append" in parts:
             appends(plain, options.rounds, options.small)
+            store.show_requests(
+                "an append", plain, lambda arm: arm.ask("append", "appended", rows=APPENDED_ROWS, count=1)
+            )
         if "merge" in parts:
             merges({**plain, VECTORS: Arm(started[DELTA], "_vectors")}, options.rounds, options.small)
-        if "stream" in parts:
+        if "stream" in parts and not options.s3:  # the arrival of Delta's rows is seen in a local folder
             streams(plain, options.small)
         print(load())
     return 0

@@ -1,9 +1,10 @@
 """The driver program of bench_delta.py: a Spark session with one of two systems for tables.
 
-    peer_spark.py alpheus DAEMON_ADDRESS DIRECTORY
-    peer_spark.py delta JARS DIRECTORY
+    peer_spark.py alpheus DAEMON_ADDRESS DIRECTORY JARS
+    peer_spark.py delta TABLES DIRECTORY JARS [S3_ENDPOINT]
 
-The program runs in the environment of .ci/delta, with this project's packages on PYTHONPATH. Both systems have the same
+TABLES is the folder of Delta's tables, or with S3_ENDPOINT a place s3a://... . JARS are paths with commas between. The
+program runs in the environment of .ci/delta, with this project's packages on PYTHONPATH. Both systems have the same
 session, except for the settings that their manuals require. For commands and answers see `measured.answer_commands`.
 """
 
@@ -86,11 +87,11 @@ class Alpheus:
 
 
 class Delta:
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        self._spark, self._directory = spark, directory
+    def __init__(self, spark: SparkSession, tables: str) -> None:
+        self._spark, self._tables = spark, tables
 
     def _path(self, name: str) -> str:
-        return str(self._directory / name)
+        return f"{self._tables}/{name}"
 
     def create(self, name: str, df: DataFrame) -> None:
         writer = df.write.format("delta")
@@ -109,8 +110,9 @@ class Delta:
         merged.execute()
 
     def version(self, name: str) -> int:
-        log = Path(self._path(name)) / "_delta_log"
-        return max(int(path.stem) for path in log.glob("*.json"))
+        from delta.tables import DeltaTable
+
+        return int(DeltaTable.forPath(self._spark, self._path(name)).history(1).collect()[0]["version"])
 
     def read(self, name: str, version: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")
@@ -215,19 +217,29 @@ def _seconds(operation: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def main(system: str, place: str, directory: Path) -> int:
+def main(system: str, place: str, directory: Path, jars: str, endpoint: str = "") -> int:
     settings = {"spark.local.dir": str(directory / "spark")}
+    if jars:
+        settings["spark.jars"] = jars
     if system == "delta":
         settings |= {
-            "spark.jars": place,
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         }
+        if endpoint:  # the credentials come from the environment, as Alpheus' do
+            settings |= {
+                "spark.hadoop.fs.s3a.endpoint": endpoint,
+                "spark.hadoop.fs.s3a.endpoint.region": os.environ["AWS_DEFAULT_REGION"],
+                "spark.hadoop.fs.s3a.path.style.access": "true",
+                "spark.hadoop.fs.s3a.aws.credentials.provider": (
+                    "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+                ),
+            }
     spark = session(f"bench {system}", settings=settings)
     spark.sparkContext.setLogLevel("OFF")
-    lake: Lake = Alpheus(spark, place) if system == "alpheus" else Delta(spark, directory)
+    lake: Lake = Alpheus(spark, place) if system == "alpheus" else Delta(spark, place)
     return answer_commands(Driver(spark, lake, directory).handle)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    raise SystemExit(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:]))
