@@ -98,7 +98,7 @@ ARROWS = {
         ),
         "spark.tables": "catalog rows session spark.files sync transactions where",
         "spark.workers": "spark.files",
-        "spark.files": "rows sync",
+        "spark.files": "rows rows.arrow sync",
         "pipeline": "aio catalog events feed session sync",
         "feed": "aio catalog events rows session sync",
         "alpheus": "aio catalog session sync transactions",

@@ -23,6 +23,7 @@ from alpheus_test_servers import S3Server
 from pyspark import cloudpickle
 
 from alpheus.rows import encoder
+from alpheus.rows.arrow import input_data
 from alpheus.spark.files import task_writer, writes
 from alpheus.spark.files.locations import task_place
 from alpheus.spark.files.task_writer import Task
@@ -114,6 +115,70 @@ def test_two_attempts_share_no_name(tmp_path: Path) -> None:
     first, second = (write(task_into(tmp_path), [batch]) for _ in range(2))
     assert first[0]["path"] != second[0]["path"]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def without_offsets(kind: pa.DataType) -> pa.Array:
+    """Return an empty array as Spark 4.1 sends it: with no offset, and other bytes behind the buffer."""
+    nothing = pa.py_buffer(b"\x7f" * 64).slice(32, 0)
+    if pa.types.is_list(kind):
+        return pa.Array.from_buffers(kind, 0, [None, nothing], children=[without_offsets(kind.value_type)])
+    if pa.types.is_map(kind):
+        parts = [without_offsets(kind.key_type), without_offsets(kind.item_type)]
+        entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
+        return pa.Array.from_buffers(kind, 0, [None, nothing], children=[entries])
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([without_offsets(field.type) for field in kind], fields=list(kind))
+    buffers = [None, nothing, nothing] if pa.types.is_string(kind) else [None, nothing]
+    return pa.Array.from_buffers(kind, 0, buffers)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.list_(pa.string())),
+        pa.list_(pa.map_(pa.string(), pa.list_(pa.int32()))),
+        pa.list_(pa.struct([("a", pa.list_(pa.list_(pa.string()))), ("b", pa.float64())])),
+        pa.map_(pa.string(), pa.list_(pa.list_(pa.int64()))),
+    ],
+    ids=str,
+)
+def test_empty_arrays_without_offsets(tmp_path: Path, kind: pa.DataType) -> None:
+    """Rows of NULL, in slices too. pyarrow would read the offset that is not there, and crash."""
+    offsets = pa.array([0] * 5, pa.int32()).buffers()[1]
+    validity = pa.array([True, False, True, False]).buffers()[1]  # two empty lists, two NULLs
+    if pa.types.is_map(kind):
+        parts = [without_offsets(kind.key_type), without_offsets(kind.item_type)]
+        inner = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
+    else:
+        inner = without_offsets(kind.value_type)
+    column = pa.Array.from_buffers(kind, 4, [validity, offsets], children=[inner])
+    ids = pa.array(range(4), pa.int64())
+    struct = pa.StructArray.from_arrays([column], names=["c"])
+    batch = pa.RecordBatch.from_arrays([ids, column, struct], names=["id", "c", "s"])
+    numbers = itertools.count(1)
+
+    def numbered(field: pa.Field) -> pa.Field:
+        inside = field.type
+        if pa.types.is_list(inside):
+            inside = pa.list_(numbered(inside.value_field))
+        elif pa.types.is_map(inside):
+            inside = pa.map_(numbered(inside.key_field), numbered(inside.item_field))
+        elif pa.types.is_struct(inside):
+            inside = pa.struct([numbered(inside.field(place)) for place in range(inside.num_fields)])
+        return field.with_type(inside).with_metadata({"PARQUET:field_id": str(next(numbers))})
+
+    schema = pa.schema([numbered(field) for field in batch.schema])
+    task = task_into(tmp_path, schema=schema.serialize().to_pybytes(), first_columns=())
+    expected = [[], None, [], None]
+    for rows in ([batch], [batch.slice(1, 2), batch.slice(3)], [batch.slice(0, 0), batch]):
+        (report,) = write(task, rows)
+        found = pq.read_table(tmp_path / report["path"])
+        kept = [number for piece in rows for number in piece["id"].to_pylist()]
+        assert found["id"].to_pylist() == kept
+        assert found["c"].to_pylist() == [expected[number] for number in kept]
+        assert found["s"].to_pylist() == [{"c": expected[number]} for number in kept]
+    library = input_data._pieces(batch, 1 << 20)
+    assert [row["id"] for piece in library for row in piece.to_pylist()] == [0, 1, 2, 3]
 
 
 def test_it_needs_nothing_of_ours_on_a_worker(tmp_path: Path) -> None:

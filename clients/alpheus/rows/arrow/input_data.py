@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from alpheus.rows.arrow.cast import Caster, CastError, column_error, fields_of, not_plain_error
+from alpheus.rows.arrow.empty_arrays import mend_empty
 from alpheus.rows.arrow.layouts import FAILURES, plain_size
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
@@ -327,6 +328,7 @@ def _read_once(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 def _pieces(batch: pa.RecordBatch, size_max: int) -> Iterator[pa.RecordBatch]:
     """Yield slices of at most `size_max` bytes, or of one row."""
+    batch = mend_empty(batch)
     rows = min(SLICE_ROWS_MAX, batch.num_rows)
     size = batch.nbytes
     if size:

@@ -1,5 +1,6 @@
 """Write the rows of a Spark task as finished Parquet files. Workers run this module: it imports pyarrow and nothing of
-ours but `alpheus.rows.encoder`, and both travel with the job by value (`writes`).
+ours but `alpheus.rows.encoder` and `alpheus.rows.arrow.empty_arrays`, and the three travel with the job by value
+(`writes`).
 
 A task encodes a file whole, stores the file under a name that no other attempt has, and only then reports the file in a
 row of `RESULT`. So a task that is killed, repeated or run twice by speculation leaves files that nobody reports, and no
@@ -28,6 +29,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alpheus.rows.arrow.empty_arrays import mend_empty
 from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX, Encoded, FileEncoder, cut
 
 RESULT = "path STRING, size BIGINT, footer BINARY, nans STRING, first BINARY"
@@ -102,7 +104,7 @@ def write_rows(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         pa.set_memory_pool(pa.system_memory_pool())
         encoder.group_size_max = min(encoder.group_size_max, PIECE_SIZE_BYTES_MAX)
     store = open_store(task.filesystem, task.profile)
-    pieces = cut(batches)
+    pieces = cut(map(mend_empty, batches))
     for rows in _runs_of(pieces, len(schema)) if task.has_key else [pieces]:
         fitted = _Fitted(rows, schema, task.first_columns)
         while (file := _write_file(task, store, encoder, fitted)) is not None:

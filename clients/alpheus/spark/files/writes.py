@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from alpheus.rows import encoder
+from alpheus.rows.arrow import empty_arrays
 from alpheus.rows.encoder import FILE_SIZE_TARGET
 from alpheus.rows.file_writer import footer_of
 from alpheus.rows.manifest_files import FileLists
@@ -57,7 +58,7 @@ _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "
 
 SCATTERED_TASKS_MIN = 4
 
-for _module in (encoder, task_writer):
+for _module in (encoder, empty_arrays, task_writer):
     # Workers need nothing of ours: the code of tasks travels with each job.
     cloudpickle.register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 

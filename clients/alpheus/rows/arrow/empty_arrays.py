@@ -1,0 +1,51 @@
+"""Give empty arrays the offset that they lack. Pure. Spark's workers run this module, too, so it imports pyarrow alone.
+
+An empty array of texts or lists has one offset, 0. Spark 4.1 leaves it out of arrays inside lists that are all NULL or
+empty. pyarrow reads it nevertheless: it takes the bytes behind the buffer for an offset, and follows that into other
+memory (`nbytes` crashes, seen in pyarrow 26).
+"""
+
+from __future__ import annotations
+
+import operator
+
+import pyarrow as pa
+
+_WITH_OFFSETS = (
+    pa.types.is_struct, pa.types.is_list, pa.types.is_map, pa.types.is_string, pa.types.is_binary,
+)  # fmt: skip
+"""The types of arrays with offsets, or with such arrays inside, that Spark sends."""
+
+
+def mend_empty(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return an equal batch in which each empty array, at any depth, has its one offset, 0."""
+    if not any(pa.types.is_nested(kind) for kind in batch.schema.types):
+        return batch
+    return pa.RecordBatch.from_arrays([_mend(column) for column in batch.columns], schema=batch.schema)
+
+
+def _mend(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not any(is_kind(kind) for is_kind in _WITH_OFFSETS):
+        return array
+    if not len(array):
+        return pa.array([], kind)
+    if pa.types.is_struct(kind):
+        children = [array.field(place) for place in range(kind.num_fields)]
+        mended = [_mend(child) for child in children]
+        if all(map(operator.is_, mended, children)):
+            return array
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(mended, fields=list(kind), mask=mask)
+    if pa.types.is_map(kind):
+        children = [array.keys, array.items]
+        mended = [_mend(child) for child in children]
+        inner = pa.StructArray.from_arrays(mended, fields=[kind.key_field, kind.item_field])
+    elif pa.types.is_list(kind):
+        children = [array.values]
+        mended = [inner] = [_mend(array.values)]
+    else:  # texts and bytes
+        return array
+    if all(map(operator.is_, mended, children)):
+        return array
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], offset=array.offset, children=[inner])
