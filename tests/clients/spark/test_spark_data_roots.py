@@ -10,6 +10,7 @@ from alpheus_test_servers import S3Server
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.errors import AlpheusError
@@ -17,6 +18,8 @@ from alpheus.spark import SparkCatalog
 from alpheus.sync.portal import run
 from alpheus_journal.storage import open_storage
 from alpheus_journal.testing import listed
+
+pytestmark = SPARK_MARKS
 
 COLUMNS = "id BIGINT, text STRING"
 
