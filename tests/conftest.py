@@ -179,9 +179,9 @@ def spark() -> Iterator[SparkSession]:
     try:
         spark.stop()
     except ConnectionError:
-        if jvm.proc.poll() is None:
+        if (status := jvm.proc.poll()) is None:
             raise
-        warnings.warn("the JVM of the tests' Spark session ended before the session", stacklevel=1)
+        warnings.warn(f"the JVM of the tests' Spark session ended early, with status {status}", stacklevel=1)
 
 
 # Files that take long: first one of those that share a Spark session, because together they take as long as half of the
