@@ -11,25 +11,39 @@ import operator
 
 import pyarrow as pa
 
-_WITH_OFFSETS = (
-    pa.types.is_struct, pa.types.is_list, pa.types.is_map, pa.types.is_string, pa.types.is_binary,
+_LEAVES = (
+    pa.types.is_primitive, pa.types.is_decimal, pa.types.is_string, pa.types.is_binary, pa.types.is_null,
 )  # fmt: skip
-"""The types of arrays with offsets, or with such arrays inside, that Spark sends."""
+"""The types of Spark's arrays without arrays inside."""
 
 
 def mend_empty(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return an equal batch in which each empty array, at any depth, has its one offset, 0."""
-    if not any(pa.types.is_nested(kind) for kind in batch.schema.types):
+    """Return an equal batch in which each empty array, at any depth, has its one offset, 0. Columns of types that Spark
+    does not send stay as they are."""
+    columns = batch.columns  # new objects at each access
+    mended = [
+        _mend(column) if pa.types.is_nested(column.type) and _is_of_spark(column.type) else column
+        for column in columns
+    ]
+    if all(map(operator.is_, mended, columns)):
         return batch
-    return pa.RecordBatch.from_arrays([_mend(column) for column in batch.columns], schema=batch.schema)
+    return pa.RecordBatch.from_arrays(mended, schema=batch.schema)
+
+
+def _is_of_spark(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_of_spark(kind.field(place).type) for place in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _is_of_spark(kind.key_type) and _is_of_spark(kind.item_type)
+    if pa.types.is_list(kind):
+        return _is_of_spark(kind.value_type)
+    return any(is_kind(kind) for is_kind in _LEAVES)
 
 
 def _mend(array: pa.Array) -> pa.Array:
     kind = array.type
-    if not any(is_kind(kind) for is_kind in _WITH_OFFSETS):
-        return array
     if not len(array):
-        return pa.array([], kind)
+        return pa.nulls(0, kind)
     if pa.types.is_struct(kind):
         children = [array.field(place) for place in range(kind.num_fields)]
         mended = [_mend(child) for child in children]
@@ -44,7 +58,7 @@ def _mend(array: pa.Array) -> pa.Array:
     elif pa.types.is_list(kind):
         children = [array.values]
         mended = [inner] = [_mend(array.values)]
-    else:  # texts and bytes
+    else:
         return array
     if all(map(operator.is_, mended, children)):
         return array
