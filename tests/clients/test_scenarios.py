@@ -89,6 +89,7 @@ NORMAL: tuple[tuple[str, str], ...] = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<id>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|\+00:00)", "<time>"),
     (r"\b\d+(\.\d+)? ([KMG]i)?B\b", "<size>"),
+    (r"CRC-32 [0-9a-f]{8}, [0-9a-f]{8} was", "CRC-32 <sum>, <sum> was"),
     (r"\b(\d+) bytes, (not )?\d+( were committed)?", r"<size>, \2<size>\3"),
     (r'(size_bytes":)\d+', r"\1<size>"),
     (r"(not a (?:valid )?Parquet file): .*", r"\1: <what pyarrow says>"),

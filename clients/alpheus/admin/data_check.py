@@ -26,6 +26,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At
 from alpheus_journal.model.definitions import Segment, TableDef
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.checksums import find_changed_bytes, find_changed_footer
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import files_of, is_content_of, open_segment
 from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
@@ -244,9 +245,15 @@ class _Comparison:
 
 def _footer_differences(entry: _Entry, size: int, end: bytes) -> list[str]:
     try:
-        return footer_differences(entry.file, size, footer_of_end(end, entry.file.path), entry.table)
+        differences = footer_differences(entry.file, size, footer_of_end(end, entry.file.path), entry.table)
     except _UNREADABLE as error:
         return [f"has a footer that cannot be read: {str(error)[:200]}"]
+    return differences or _as_list(find_changed_footer(entry.file, end))
+
+
+def _as_list(difference: str) -> list[str]:
+    """The checksum's difference, which is reported only where nothing says more."""
+    return [difference] if difference else []
 
 
 def _all_differences(entry: _Entry, data: bytes) -> list[str]:
@@ -259,7 +266,7 @@ def _all_differences(entry: _Entry, data: bytes) -> list[str]:
         differences += value_differences(entry.file, batches, entry.table)
     except _UNREADABLE as error:
         differences.append(f"has pages that cannot be read: {str(error)[:200]}")
-    return differences
+    return differences or _as_list(find_changed_bytes(entry.file, data))
 
 
 def _limit_differences(differences: list[str]) -> Iterator[str]:

@@ -354,6 +354,7 @@ class _Transfer:
         self._rows_total = sum(part.rows for part in self._parts)
         self._files_done = self._rows_done = self._size_done = 0
         self._lease_path = ""
+        self._checksums = False
 
     async def run(self, *, resumed: bool) -> Imported:
         """Copy the missing parts and commit. An error that shows that the import can never succeed discards the import.
@@ -390,6 +391,7 @@ class _Transfer:
         if resumed_files:
             await self._report_progress()
         written: list[DataFile] = []
+        self._checksums = await tx.core.lists_checksums()
         for part, files in zip(self._parts, found, strict=True):
             if files is None:
                 files = await self._retry_part(lambda part=part: self._copy_part(storage, table, part))  # type: ignore[misc]
@@ -476,6 +478,7 @@ class _Transfer:
             transaction_id=self._id,
             identities=self._session.identities,
             catalog_id=self._session.catalog_id,
+            checksums=self._checksums,
         )
         path = self._mark_path(table, part, attempt)
         data, _ = segment_of(files, path=path, table_id=table.id, schema_id=table.schema_id)

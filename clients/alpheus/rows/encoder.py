@@ -1,10 +1,12 @@
-"""Encode record batches as Parquet files. Spark's workers run this module, too, so it imports pyarrow and nothing else.
+"""Encode record batches as Parquet files. Spark's workers run this module, too, so it imports pyarrow and the standard
+library alone.
 
 Each file belongs to its caller's schema: a field's id is the metadata `PARQUET:field_id`, in nested fields as well.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -21,13 +23,20 @@ PIECE_SIZE_BYTES_MAX = ROW_GROUP_SIZE_BYTES_MAX // 4
 _BATCH_ROWS = 1024
 """The default of pyarrow."""
 _FIELD_ID = b"PARQUET:field_id"
+_TAIL_SIZE_BYTES = 8
 
 
 class Encoded(NamedTuple):
-    """A file that was encoded: its footer, and the number of NaN by field id of the columns of floats."""
+    """A file that was encoded.
+
+    - `metadata`: its footer. `nan_counts`: the number of NaN by field id of the columns of floats.
+    - `crc32`: the CRC-32 of all its bytes. `footer_crc32`: that of the stored footer and the bytes after the footer.
+    """
 
     metadata: pq.FileMetaData
     nan_counts: dict[int, int]
+    crc32: int
+    footer_crc32: int
 
 
 def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,8 +84,9 @@ class FileEncoder:
         if group is None:
             return None
         nans: dict[int, int] = {}
+        summed = _Summed(sink)
         with pq.ParquetWriter(
-            sink,
+            summed,
             self._schema,
             compression=self._codec,
             store_schema=False,
@@ -90,9 +100,10 @@ class FileEncoder:
                 for batch in group.to_batches():
                     for array, field in zip(batch.columns, self._schema, strict=True):
                         _count_nans(array, field, nans)
-                group = self._next_group(batches) if sink.tell() < self._target else None
+                group = self._next_group(batches) if summed.size < self._target else None
             writer.add_key_value_metadata(self._footer)
-        return Encoded(writer.writer.metadata, nans)
+            summed.keep_end()
+        return Encoded(writer.writer.metadata, nans, summed.crc32, summed.footer_crc32())
 
     def _next_group(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
         pending: list[pa.RecordBatch] = []
@@ -106,6 +117,47 @@ class FileEncoder:
                 rows += batch.num_rows
                 size += batch.nbytes
         return pa.Table.from_batches(pending) if pending else None
+
+
+class _Summed:
+    """Passes the bytes of a file on to a stream, and sums them up as they were encoded: before any disk or network.
+
+    A metadata file of the same footer has other bytes, so the checksum of the footer comes from here, too.
+    """
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._end: list[bytes] | None = None
+        self.size = 0
+        self.crc32 = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._sink.write(data)
+        self.size += len(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+        if self._end is not None:
+            self._end.append(bytes(data))
+        return len(data)
+
+    def keep_end(self) -> None:
+        """Keep what is written from now on, which must have the footer."""
+        self._end = []
+
+    def footer_crc32(self) -> int:
+        end = b"".join(self._end or ())
+        size = int.from_bytes(end[-_TAIL_SIZE_BYTES:-4], "little") + _TAIL_SIZE_BYTES
+        assert size <= len(end), "a footer was written before its file ended"
+        return zlib.crc32(end[-size:])
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _rows_at_once(group: pa.Table) -> int:

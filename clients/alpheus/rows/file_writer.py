@@ -58,6 +58,7 @@ async def write_files(
     file_size_target: int = FILE_SIZE_TARGET,
     buffer_size_max: int = BUFFER_SIZE_BYTES_MAX,
     catalog_id: str = "",
+    checksums: bool = False,
 ) -> list[DataFile]:
     """Write batches that have the table's columns as data files. Nothing refers to the files yet.
 
@@ -65,7 +66,7 @@ async def write_files(
     with which it reaches `file_size_target` bytes. The footers carry catalog, table, transaction and schema id as
     key-value metadata `alpheus.*`. Encoding and the iteration over `batches` run in a thread. Memory holds a row group,
     two copies of an encoded file, and for tables with partitions or a sort order up to twice `buffer_size_max` of
-    waiting rows.
+    waiting rows. With `checksums` the entries have the files' checksums, which revision 1 of the format lacks.
 
     Raises InvalidInput (`bad_data`) when a batch does not fit the table. Files written before are then left to
     collection, as they are when the call is cancelled.
@@ -105,11 +106,13 @@ async def write_files(
             return files
         run, file = found
         path = folder + data_file_name(identities, len(files), file.data)
-        files.append(_data_file(table, run, file, path))
+        files.append(_data_file(table, run, file, path, checksums))
         await storage.put(path, file.data)
 
 
-def _data_file(table: TableDef, run: PartitionRun, made: _EncodedFile, path: str) -> DataFile:
+def _data_file(
+    table: TableDef, run: PartitionRun, made: _EncodedFile, path: str, checksums: bool
+) -> DataFile:
     """Return the manifest entry of an encoded file."""
     file = data_file_of_footer(
         path,
@@ -119,11 +122,14 @@ def _data_file(table: TableDef, run: PartitionRun, made: _EncodedFile, path: str
         schema_id=table.schema_id,
         nan_counts=made.encoded.nan_counts,
     )
-    if run.partition or run.is_sorted:
-        return msgspec.structs.replace(
-            file, partition=run.partition, sort_order_id=1 if run.is_sorted else None
-        )
-    return file
+    encoded = made.encoded
+    return msgspec.structs.replace(
+        file,
+        partition=run.partition,
+        sort_order_id=1 if run.is_sorted else None,
+        crc32=encoded.crc32 if checksums else None,
+        footer_crc32=encoded.footer_crc32 if checksums else None,
+    )
 
 
 class WrittenRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +159,7 @@ async def write_rows(
     identities: Identities,
     file_size_target: int = FILE_SIZE_TARGET,
     catalog_id: str = "",
+    checksums: bool = False,
 ) -> WrittenRows:
     """Write `data` as Parquet files of the table, and list them in one segment. Nothing is visible yet.
 
@@ -173,6 +180,7 @@ async def write_rows(
         identities=identities,
         file_size_target=file_size_target,
         catalog_id=catalog_id,
+        checksums=checksums,
     )
     if not files:
         return WrittenRows(segments=(), rows=0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -52,5 +53,12 @@ def data_file_name(identities: Identities, number: int, data: bytes) -> str:
 def segment_id(identities: Identities, files: Sequence[DataFile]) -> str:
     """The id of a manifest segment that lists `files`."""
     if isinstance(identities, RepeatableIdentities):
-        return identities.of_content(msgspec.msgpack.encode(list(files)))
+        return identities.of_content(msgspec.msgpack.encode([_entry(file) for file in files]))
     return identities.uuid7()
+
+
+def _entry(file: DataFile) -> dict[str, Any]:
+    """The fields of a file. Without checksums, they are those of earlier releases, so that the segment's id is the one
+    that an earlier release gave it."""
+    fields = msgspec.structs.asdict(file)
+    return {name: value for name, value in fields.items() if value is not None or "crc32" not in name}

@@ -88,7 +88,7 @@ class Session:
         self._is_connected = is_connected
         self._closed = False
         self._data_roots: DataRoots | None = None
-        self._serializable_default: bool | None = None  # known after the first question
+        self._definition: CatalogDef | None = None  # of some version; known after the first question
         self.catalog_id = ""  # known after the first answer of `info`
         self.recall_copy: Callable[[int], Copy | None] = lambda version: None
         """Returns a copy of a version's root from memory, or None where this process does not hold the root."""
@@ -240,6 +240,7 @@ class Session:
         asked = self.retry_policy.now()
         info = await self.call("info", self.access.info)
         self.catalog_id = info.catalog_id
+        self._definition = info.definition
         self._note_head(info.token, asked)
         return info
 
@@ -259,13 +260,26 @@ class Session:
 
     async def is_serializable_by_default(self, at: int) -> bool:
         """Return the catalog's default isolation, which never changes. `at` is a version that is at hand."""
-        if self._serializable_default is None:
-            (stored,) = (await self.load(at, [fmt.CATALOG])).objects
-            assert stored is not None
-            definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
-            assert isinstance(definition, CatalogDef)
-            self._serializable_default = definition.serializable_default
-        return self._serializable_default
+        definition = self._definition or await self._load_definition(at)
+        return definition.serializable_default
+
+    async def lists_checksums(self, at: int) -> bool:
+        """Return whether manifest entries for a version above `at` may have checksums, which came with revision 2 of
+        the format. `at` is a version that is at hand."""
+        definition = self._definition
+        if (
+            definition is None or definition.format_revision < 2
+        ):  # a catalog may have been upgraded, and stays so
+            definition = await self._load_definition(at)
+        return definition.format_revision >= 2
+
+    async def _load_definition(self, at: int) -> CatalogDef:
+        (stored,) = (await self.load(at, [fmt.CATALOG])).objects
+        assert stored is not None
+        definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)
+        assert isinstance(definition, CatalogDef)
+        self._definition = definition
+        return definition
 
     def check_page(self, kind: Kind, namespace: str, prefix: str, after: str) -> None:
         """Check the arguments of a listing. Raises InvalidInput (`bad_name`) for values that cannot be sent to a

@@ -26,6 +26,7 @@ from alpheus_journal.clock import Identities
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import Column, TableDef
+from alpheus_journal.tables.checksums import with_checksums
 from alpheus_journal.tables.columns import field_id, is_list
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import bad_file
@@ -121,7 +122,7 @@ class _Adopter:
             return
         data = await asyncio.to_thread(_read_bytes, source, metadata)
         copy = self._copies + data_file_name(self._tx.identities, len(self._files), data)
-        self._files.append(self._entry_of(copy, len(data), metadata))
+        self._files.append(await self._with_checksums(self._entry_of(copy, len(data), metadata), data))
         await (await self._tx.session.data_storage(self._table)).put(copy, data)
 
     async def _take_stored(self, path: str) -> None:
@@ -152,7 +153,13 @@ class _Adopter:
                 "its columns have the table's ids, but other names",
                 "use the names of the table's columns",
             )
-        self._files.append(file)
+        self._files.append(await self._with_checksums(file, data))
+
+    async def _with_checksums(self, file: DataFile, data: bytes) -> DataFile:
+        """Return the entry with the checksums of the file's bytes, where the catalog's revision has them."""
+        if not await self._tx.lists_checksums():
+            return file
+        return await asyncio.to_thread(with_checksums, file, data)
 
     async def finish(self) -> list[DataFile]:
         """Return the entries of all files. Raises CastError, which names the file and the column."""
@@ -165,6 +172,7 @@ class _Adopter:
                 transaction_id=tx.id,
                 identities=tx.identities,
                 catalog_id=tx.session.catalog_id,
+                checksums=await tx.lists_checksums(),
             )
         return self._files
 

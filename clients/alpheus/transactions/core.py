@@ -93,6 +93,10 @@ class TransactionCore(Reads):
     def version(self) -> int:
         return self.begun.version
 
+    async def lists_checksums(self) -> bool:
+        """Return whether data files that the transaction adds are listed with their checksums."""
+        return await self.session.lists_checksums(self.version)
+
     @property
     def overlay(self) -> Overlay:
         """The begin version with the transaction's own writes on top. Raises InvalidInput before the begin."""

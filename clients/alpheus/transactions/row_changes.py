@@ -125,6 +125,7 @@ async def write_segments(
         transaction_id=tx.id,
         identities=tx.identities,
         catalog_id=tx.session.catalog_id,
+        checksums=await tx.lists_checksums(),
         file_size_target=file_size_target,
     )
     return await store_segment(tx, table, files)

@@ -155,6 +155,7 @@ class RowsStep(Step):
             transaction_id=tx.id,
             identities=tx.identities,
             catalog_id=tx.session.catalog_id,
+            checksums=await tx.lists_checksums(),
         )
         await tx.apply_segments(self._name, table, written.segments, replace=self._replace)
 

@@ -30,3 +30,5 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     partition: dict[int, bytes | None] = {}  # values of the partition spec, by column id (`partitions`)
     sort_order_id: int | None = None  # 1 for the table's sort order, None or 0 for no order
     added_version: int | None = None  # reserved for the version that added the file, where a merge keeps it
+    crc32: int | None = None  # of all bytes; None where no checksums are known
+    footer_crc32: int | None = None  # of the footer and the bytes after it; None where `crc32` is

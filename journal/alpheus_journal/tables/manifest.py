@@ -53,9 +53,15 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("sort_order_id", pa.int32()),
         pa.field("added_version", pa.int64()),
         pa.field("name_map", pa.utf8()),
+        pa.field("crc32", pa.uint32()),
+        pa.field("footer_crc32", pa.uint32()),
     ]
 )
 """The schema of a segment file; see `encode_segment`."""
+
+_CHECKSUMS = ("crc32", "footer_crc32")
+_WITHOUT_CHECKSUMS = pa.schema([field for field in SEGMENT_SCHEMA if field.name not in _CHECKSUMS])
+"""The schema of a segment file without any checksum. Revision 1 of the format knows no other."""
 
 _REVISION = b"alpheus.manifest"
 _TABLE = b"alpheus.table_id"
@@ -92,6 +98,11 @@ def flaw_of(file: DataFile, table_id: str) -> str:
     for number, count in file.value_counts.items():
         if file.null_counts.get(number, 0) + file.nan_counts.get(number, 0) > count:
             return f"column id {number} has more NULLs and NaNs than values"
+    checksums = (file.crc32, file.footer_crc32)
+    if checksums != (None, None) and not all(
+        number is not None and 0 <= number < 1 << 32 for number in checksums
+    ):
+        return "it has one of two checksums, or one that takes more than 32 bits"
     offsets = (-1, *file.split_offsets, file.size_bytes)
     if file.split_offsets and any(a >= b for a, b in itertools.pairwise(offsets)):
         return "its split offsets do not ascend inside the file"
@@ -106,8 +117,9 @@ def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) 
     `value_count` int64, then each or null `size_bytes`, `null_count`, `nan_count` int64, `lower`, `upper`
     binary); `split_offsets`, a list of int64 byte positions; `partition`, a list ascending by id of (`id`
     int32, `value` binary or null), empty in tables without partitions; `sort_order_id` int32, null or 0 for none,
-    1 for the table's; and reserved ones: `added_version` int64, `name_map` utf8, null in this revision. Schema
-    metadata: `alpheus.manifest` = `1` and `alpheus.table_id`.
+    1 for the table's; and reserved ones: `added_version` int64, `name_map` utf8, null in this revision; then, where a
+    file has checksums, `crc32`, `footer_crc32` uint32 or null. Schema metadata: `alpheus.manifest` = `1` and
+    `alpheus.table_id`.
 
     `schema_id` is the schema id of files that have none. Equal values give equal bytes. Raises InvalidInput: `bad_data`
     with the name of a file that no segment of this table can list, or `too_large` above the format's limit.
@@ -142,6 +154,7 @@ def encode_segment(files: Sequence[DataFile], *, table_id: str, schema_id: int) 
         pa.array([file.sort_order_id for file in files], pa.int32()),
         pa.array([file.added_version for file in files], pa.int64()),
         pa.nulls(len(files), pa.utf8()),
+        *(pa.array([getattr(file, name) for file in files], pa.uint32()) for name in _CHECKSUMS),
     ]
     data = encode_batch(pa.record_batch(arrays, schema=schema), table_id=table_id)
     if len(data) > fmt.MANIFEST_SIZE_BYTES_MAX:
@@ -225,8 +238,11 @@ def files_of(batch: pa.RecordBatch, path: str, *, table_id: str) -> tuple[DataFi
 
 
 def encode_batch(batch: pa.RecordBatch, *, table_id: str) -> bytes:
-    """Encode a segment with these rows."""
+    """Encode a segment with these rows. The columns of checksums are left out where no row has one."""
     schema = SEGMENT_SCHEMA.with_metadata({_REVISION: b"1", _TABLE: table_id.encode()})
+    if all(batch.column(name).null_count == batch.num_rows for name in _CHECKSUMS):
+        schema = _WITHOUT_CHECKSUMS.with_metadata(schema.metadata)
+        batch = batch.select(schema.names)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -238,25 +254,30 @@ _PATH_ALONE = pa.ipc.IpcReadOptions(included_fields=[SEGMENT_SCHEMA.get_field_in
 
 
 def _open_batch(data: bytes, table_id: str) -> pa.RecordBatch:
-    """Return the record batch after every check that must come before a value is read."""
-    batch = _read_batch(data, table_id, None, SEGMENT_SCHEMA)
-    for field, array in zip(SEGMENT_SCHEMA, batch.columns, strict=True):
+    """Return the record batch after every check that must come before a value is read. The batch has `SEGMENT_SCHEMA`,
+    also where the file lacks the checksums."""
+    batch = _read_batch(data, table_id, None, (SEGMENT_SCHEMA, _WITHOUT_CHECKSUMS))
+    for field, array in zip(batch.schema, batch.columns, strict=True):
         _refuse_nulls(array, field)
-    return batch
+    if batch.num_columns == len(SEGMENT_SCHEMA):
+        return batch
+    absent = [pa.nulls(batch.num_rows, pa.uint32())] * len(_CHECKSUMS)
+    schema = SEGMENT_SCHEMA.with_metadata(batch.schema.metadata)
+    return pa.RecordBatch.from_arrays([*batch.columns, *absent], schema=schema)
 
 
 def _open_paths(data: bytes, table_id: str) -> pa.RecordBatch:
     """Return the column of paths after every check that must come before its values are read."""
     schema = pa.schema([SEGMENT_SCHEMA.field("path")])
-    batch = _read_batch(data, table_id, _PATH_ALONE, schema)
+    batch = _read_batch(data, table_id, _PATH_ALONE, (schema,))
     _refuse_nulls(batch.column(0), schema.field(0))
     return batch
 
 
 def _read_batch(
-    data: bytes, table_id: str, options: pa.ipc.IpcReadOptions | None, schema: pa.Schema
+    data: bytes, table_id: str, options: pa.ipc.IpcReadOptions | None, schemas: Sequence[pa.Schema]
 ) -> pa.RecordBatch:
-    """Read the columns of `schema`. The checks are in the order of FORMAT.md, "Untrusted input"."""
+    """Read the columns of one of `schemas`. The checks are in the order of FORMAT.md, "Untrusted input"."""
     if len(data) > fmt.MANIFEST_SIZE_BYTES_MAX:
         raise _Bad(f"it has {len(data)} bytes, at most {fmt.MANIFEST_SIZE_BYTES_MAX} are allowed")
     try:
@@ -269,12 +290,12 @@ def _read_batch(
     try:
         reader = pa.ipc.open_file(pa.py_buffer(data), options=options)
         metadata = reader.schema.metadata or {}
-        if options is None and not reader.schema.equals(schema):
+        if options is None and not any(reader.schema.equals(schema) for schema in schemas):
             raise _Bad("its columns are not those of a segment")
         if metadata.get(_REVISION) != b"1" or metadata.get(_TABLE) != table_id.encode():
             raise _Bad(f"it is not a segment of revision 1 of table {table_id}")
         batch = reader.get_batch(0)
-        if not batch.schema.equals(schema):
+        if not any(batch.schema.equals(schema) for schema in schemas):
             raise _Bad("its columns are not those of a segment")
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, EOFError) as error:
@@ -309,7 +330,7 @@ def _decode_files(batch: pa.RecordBatch, table_id: str) -> tuple[DataFile, ...]:
     plain = {
         name: batch.column(name).to_pylist()
         for name in ("path", "format", "row_count", "size_bytes", "schema_id", "sequence",
-                     "sort_order_id", "added_version")
+                     "sort_order_id", "added_version", *_CHECKSUMS)
     }  # fmt: skip
     offsets = batch.column("split_offsets").flatten().to_pylist()
     statistics = [

@@ -117,7 +117,8 @@ class Context(Protocol):
 
     @property
     def checksums(self) -> bool:
-        """Whether definitions are stored with their checksums: the version before this one has revision 2."""
+        """Whether definitions are stored with their checksums, and data files may be listed with theirs: the version
+        before this one has revision 2."""
         ...
 
     def uuid4(self) -> str: ...

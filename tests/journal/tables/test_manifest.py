@@ -29,6 +29,7 @@ from alpheus_journal.tables.columns import (
 )
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import check_segment, decode_segment, encode_segment, segment_of
+from alpheus_journal.tables.manifest_merge import Content, make_segment
 from alpheus_journal.tables.parquet_footer import data_file_of_footer
 
 TABLE = "00000000-0000-4000-8000-000000000001"
@@ -293,6 +294,7 @@ def test_no_bounds_without_usable_statistics() -> None:
 # --- segments --------------------------------------------------------------------------------------
 
 COUNTS = st.integers(0, 2**40)
+CHECKSUMS = st.integers(0, 2**32 - 1)
 
 
 @st.composite
@@ -301,6 +303,7 @@ def data_files(draw: st.DrawFn) -> list[DataFile]:
     for number in range(draw(st.integers(1, 4))):
         ids = draw(st.lists(st.integers(1, 2**31 - 1), unique=True, max_size=4))
         known = st.lists(st.sampled_from(ids), unique=True) if ids else st.just([])
+        checksums = draw(st.just((None, None)) | st.tuples(CHECKSUMS, CHECKSUMS))
         values = {i: draw(COUNTS) for i in ids}
         files.append(
             DataFile(
@@ -321,6 +324,8 @@ def data_files(draw: st.DrawFn) -> list[DataFile]:
                 ),
                 sort_order_id=draw(st.none() | st.integers(0, 9)),
                 added_version=draw(st.none() | COUNTS),
+                crc32=checksums[0],
+                footer_crc32=checksums[1],
             )
         )
     return files
@@ -366,6 +371,8 @@ FLAWS = [
     ({"split_offsets": (5, 5)}, "ascend"),
     ({"split_offsets": (100,)}, "inside the file"),
     ({"partition": {0: None}}, "partition id"),
+    ({"crc32": 1}, "one of two checksums"),
+    ({"footer_crc32": 1}, "one of two checksums"),
 ]
 
 
@@ -440,6 +447,7 @@ HOSTILE: list[tuple[str, Callable[[], bytes], str]] = [
     ("null element", lambda: raw_segment(lambda b: with_column(b, "columns", [[None]])), "holds a null"),
     ("null id", lambda: raw_segment(lambda b: with_column(b, "columns", [[statistics(id=None)]])), "id holds a null"),
     ("ids twice", lambda: raw_segment(lambda b: with_column(b, "columns", [[statistics()] * 2])), "not ascend"),
+    ("one checksum", lambda: raw_segment(lambda b: b.append_column("crc32", pa.array([1], pa.uint32()))), "not those"),
     ("name map", lambda: raw_segment(lambda b: with_column(b, "name_map", ["{}"])), "name map"),
 ]  # fmt: skip
 
@@ -451,6 +459,52 @@ def test_hostile_segments_are_refused_by_name(make: Callable[[], bytes], reason:
     with pytest.raises(Corrupt, match=reason) as caught:
         decode_segment(make(), SEGMENT_PATH, table_id=TABLE)
     assert (caught.value.kind, caught.value.path) == ("corrupt_manifest", SEGMENT_PATH)
+
+
+def test_checksums_that_take_more_than_32_bits_are_refused() -> None:
+    for number in (-1, 1 << 32):
+        with pytest.raises(InvalidInput, match="more than 32 bits"):
+            encode_segment([file_with(crc32=number, footer_crc32=0)], table_id=TABLE, schema_id=0)
+
+
+def test_a_segment_without_checksums_is_that_of_revision_1() -> None:
+    """Readers of revision 1 accept twelve columns and no other, so the file has the bytes that it had before."""
+    names = (
+        "path format row_count size_bytes schema_id sequence columns split_offsets partition sort_order_id"
+        " added_version name_map"
+    )
+    plain, summed = file_with(), file_with(path=data_path("part-1.parquet"), crc32=7, footer_crc32=0)
+    data = encode_segment([plain], table_id=TABLE, schema_id=0)
+    batch = pa.ipc.open_file(data).get_batch(0)
+    assert batch.schema.names == names.split()
+    mixed = encode_segment([plain, summed], table_id=TABLE, schema_id=0)
+    found = pa.ipc.open_file(mixed).get_batch(0)
+    assert found.schema.names == [*names.split(), "crc32", "footer_crc32"]
+    assert found.column("crc32").to_pylist() == [None, 7]
+    assert found.column("footer_crc32").to_pylist() == [None, 0]
+    assert found.slice(0, 1).select(batch.schema.names).equals(batch)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    assert sink.getvalue().to_pybytes() == data
+
+
+def test_a_rewritten_segment_keeps_the_checksums_of_its_files() -> None:
+    files = [file_with(path=data_path(f"part-{n}.parquet")) for n in range(3)]
+    files[1] = msgspec.structs.replace(files[1], crc32=5, footer_crc32=6)
+    contents = []
+    for file in files:
+        data = encode_segment([file], table_id=TABLE, schema_id=0)
+        contents.append(Content.decode(data, SEGMENT_PATH, TABLE))
+    one = Segment(
+        path=SEGMENT_PATH, file_count=1, row_count=2, size_bytes=100, sha256=b"", segment_size_bytes=1
+    )
+    batches = [content.with_sequences(one) for content in contents]
+    made = make_segment(batches, SEGMENT_PATH, TABLE, row_count=6, size_bytes=300)
+    found = decode_segment(made.data, SEGMENT_PATH, table_id=TABLE)
+    assert [(file.crc32, file.footer_crc32) for file in found] == [(None, None), (5, 6), (None, None)]
+    rest = make_segment([batches[0], batches[2]], SEGMENT_PATH, TABLE, row_count=4, size_bytes=200)
+    assert "crc32" not in pa.ipc.open_file(rest.data).schema.names, "none of its files has one"
 
 
 def test_a_segment_of_another_table_is_refused() -> None:

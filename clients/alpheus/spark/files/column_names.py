@@ -18,14 +18,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from alpheus.rows.file_reader import damaged_file
 from alpheus.spark.files.schemas import quoted
 from alpheus.sync.portal import run
 from alpheus_journal.errors import Corrupt, InvalidInput, NotFound
 from alpheus_journal.model.definitions import Column
 from alpheus_journal.storage import Storage
+from alpheus_journal.tables.checksums import find_changed_footer
 from alpheus_journal.tables.columns import field_id, is_list
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
+
+
+class Damaged(Corrupt):
+    """A file is not the one that was committed. `lake.name_missing_files` adds which table and segment list it."""
+
+    def __init__(self, file: DataFile, reason: str) -> None:
+        told = damaged_file(file, reason)
+        super().__init__(told.message, kind=told.kind, path=told.path, hint=told.hint)
+        self.file = file
+        self.reason = reason
+
 
 FILES_KEPT_MAX = 200
 _END_SIZE_BYTES = 64 << 10
@@ -85,8 +98,8 @@ _known: dict[str, ColumnNames] = {}
 
 
 def read_names(storage: Storage, file: DataFile) -> ColumnNames:
-    """Return the names in a file. A file that is missing has none: Spark will find that it is missing. Raises Corrupt
-    (`corrupt_manifest`)."""
+    """Return the names in a file. A file that is missing has none: Spark will find that it is missing. Raises Damaged,
+    and Corrupt (`corrupt_manifest`)."""
     place = storage.uri(file.path)
     if place in _known:
         return _known[place]
@@ -104,7 +117,8 @@ def read_names(storage: Storage, file: DataFile) -> ColumnNames:
 
 
 def read_footer_of(storage: Storage, file: DataFile) -> pq.FileMetaData:
-    """Return the footer of a file, mostly by one request. Raises NotFound, and the errors of `parquet_guard`."""
+    """Return the footer of a file, mostly by one request. Raises NotFound, Damaged for another footer than was
+    committed, and the errors of `parquet_guard`."""
     size = min(file.size_bytes, _END_SIZE_BYTES)
 
     async def read() -> bytes:
@@ -114,7 +128,11 @@ def read_footer_of(storage: Storage, file: DataFile) -> pq.FileMetaData:
             return end[-wanted:]
         return await storage.read_part(file.path, start=file.size_bytes - wanted, size=wanted)
 
-    return footer_of_end(run(read()), file.path)
+    end = run(read())
+    reason = find_changed_footer(file, end)
+    if reason:
+        raise Damaged(file, reason)
+    return footer_of_end(end, file.path)
 
 
 def rename_columns(df: DataFrame, schema: t.StructType) -> list[SparkColumn]:

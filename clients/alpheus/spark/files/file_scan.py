@@ -18,12 +18,12 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX
-from alpheus.rows.file_reader import damaged_file, find_wrong_on_disk
-from alpheus.spark.files.column_names import read_names, rename_columns
+from alpheus.rows.file_reader import find_wrong_on_disk
+from alpheus.spark.files.column_names import Damaged, read_names, rename_columns
 from alpheus.spark.files.file_index import read_listed
 from alpheus.spark.files.locations import hadoop_path, is_connect, is_local, spark_path
 from alpheus.spark.files.schemas import adapt_scan, spark_schema
-from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Column, walk_columns
 from alpheus_journal.predicate import FLOATS, leaf_paths
 from alpheus_journal.storage import Storage
@@ -188,16 +188,6 @@ def scan(
     if not frames:
         return spark.createDataFrame([], spark_schema(labelled, nullable=True)).select("*")
     return functools.reduce(DataFrame.union, frames)
-
-
-class Damaged(Corrupt):
-    """A file is not the one that was committed. `lake.name_missing_files` adds which table and segment list it."""
-
-    def __init__(self, file: DataFile, reason: str) -> None:
-        told = damaged_file(file, reason)
-        super().__init__(told.message, kind=told.kind, path=told.path)
-        self.file = file
-        self.reason = reason
 
 
 def check_files(storage: Storage, files: Iterable[DataFile]) -> None:

@@ -32,13 +32,17 @@ import pyarrow.compute as pc
 from alpheus.rows.arrow.empty_arrays import mend_empty
 from alpheus.rows.encoder import PIECE_SIZE_BYTES_MAX, Encoded, FileEncoder, cut
 
-RESULT = "path STRING, size BIGINT, footer BINARY, nans STRING, first BINARY"
+RESULT = (
+    "path STRING, size BIGINT, footer BINARY, nans STRING, first BINARY, crc32 BIGINT, footer_crc32 BIGINT"
+)
 """The report of one file.
 
 - `path`: below the task's folder. `size`: in bytes.
-- `footer`: the file's footer, as a Parquet metadata file, compressed by zlib. The driver collects all of them.
+- `footer`: the file's footer, as a Parquet metadata file, compressed by zlib. The driver collects all of them. Its
+  bytes are not those that the file has, so its checksum is not that of the file's footer.
 - `nans`: the number of NaN by field id, as JSON.
 - `first`: the values of `Task.first_columns` in the file's first row, as an Arrow stream; empty without columns.
+- `crc32`, `footer_crc32`: see `Encoded`.
 """
 
 _RESULT_SCHEMA = pa.schema(
@@ -48,6 +52,8 @@ _RESULT_SCHEMA = pa.schema(
         ("footer", pa.binary()),
         ("nans", pa.string()),
         ("first", pa.binary()),
+        ("crc32", pa.int64()),
+        ("footer_crc32", pa.int64()),
     ]
 )
 
@@ -273,6 +279,8 @@ def _report(name: str, size: int, encoded: Encoded, rows: _Fitted) -> pa.RecordB
         zlib.compress(footer.getvalue().to_pybytes(), 1),
         json.dumps(encoded.nan_counts),
         first.getvalue().to_pybytes(),
+        encoded.crc32,
+        encoded.footer_crc32,
     ]
     return pa.RecordBatch.from_pylist(
         [dict(zip(_RESULT_SCHEMA.names, values, strict=True))], schema=_RESULT_SCHEMA

@@ -64,10 +64,12 @@ for _module in (encoder, empty_arrays, task_writer):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The transaction whose files a write makes, and its catalog. Footers tell both."""
+    """The transaction whose files a write makes, and its catalog. Footers tell both. `checksums` says whether the files
+    are listed with their checksums (`Session.lists_checksums`)."""
 
     transaction_id: str
     catalog_id: str
+    checksums: bool
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +165,9 @@ def write(
         first_columns=_inexact_keys(table, columns) if is_arranged else (),
     )
     reports = _run_tasks(ready, task, table.id)
-    files = [(_data_file(table, columns, folder, report), report) for report in reports]
+    files = [
+        (_data_file(table, columns, folder, report, checksums=owner.checksums), report) for report in reports
+    ]
     if not is_arranged:
         return [file for file, _ in files]
     return [
@@ -278,11 +282,13 @@ def free_name(name: str, columns: Sequence[Column]) -> str:
 # --- what tasks report -----------------------------------------------------------------------------
 
 
-def _data_file(table: TableDef, columns: tuple[Column, ...], folder: str, report: Any) -> DataFile:
+def _data_file(
+    table: TableDef, columns: tuple[Column, ...], folder: str, report: Any, *, checksums: bool
+) -> DataFile:
     """Return the manifest entry of a file that a task reports."""
     metadata = pq.read_metadata(pa.BufferReader(zlib.decompress(report["footer"])))
     nans = {int(number): count for number, count in json.loads(report["nans"]).items()}
-    return data_file_of_footer(
+    file = data_file_of_footer(
         folder + report["path"],
         report["size"],
         metadata,
@@ -290,6 +296,9 @@ def _data_file(table: TableDef, columns: tuple[Column, ...], folder: str, report
         schema_id=table.schema_id,
         nan_counts=nans,
     )
+    if not checksums:
+        return file
+    return msgspec.structs.replace(file, crc32=report["crc32"], footer_crc32=report["footer_crc32"])
 
 
 def _inexact_keys(table: TableDef, columns: Sequence[Column]) -> tuple[int, ...]:

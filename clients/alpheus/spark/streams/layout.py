@@ -160,8 +160,14 @@ def parts_of(slices: Iterable[Slice]) -> list[InputPartition]:
 
 
 def _make_task(source: ChangeSet, file: DataFile) -> _Task:
-    # Only path and sizes: the statistics of many columns would make up most of the task.
-    slim = DataFile(path=file.path, row_count=file.row_count, size_bytes=file.size_bytes)
+    # Without statistics: those of many columns would make up most of the task.
+    slim = DataFile(
+        path=file.path,
+        row_count=file.row_count,
+        size_bytes=file.size_bytes,
+        crc32=file.crc32,
+        footer_crc32=file.footer_crc32,
+    )
     planned = PlannedFile(
         file=slim, sequence=0, predicates=source.hidden, is_filtered=source.chosen is not None
     )

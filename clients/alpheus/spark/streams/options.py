@@ -57,6 +57,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     table: Table
     storage: str  # the storage's URL
     catalog_id: str
+    checksums: bool = False  # whether data files are listed with their checksums
     transaction_id: str = ""
     """A writer has these two: its transaction, and the path of the lease that keeps its files, or an empty path."""
     lease_path: str = ""

@@ -204,6 +204,7 @@ class _Tasks(Travelling):
                     transaction_id=self._transaction_id,
                     identities=RandomIdentities(),
                     catalog_id=self._pinned.catalog_id,
+                    checksums=self._pinned.checksums,
                 )
             )
         finally:

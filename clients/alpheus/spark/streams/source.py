@@ -170,10 +170,12 @@ def _pin_table(
             check(table)
         transaction_id = RandomIdentities().uuid7()
         lease_path = leave_lease(catalog, transaction_id) if is_leased else ""
+        info = catalog.info()
         return Pinned(
             table=_without_segments(table),
             storage=catalog.storage().url,
-            catalog_id=catalog.info().catalog_id,
+            catalog_id=info.catalog_id,
+            checksums=info.format_revision >= 2,
             transaction_id=transaction_id,
             lease_path=lease_path,
         )

@@ -16,7 +16,7 @@ from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.scan import choose_columns
 from alpheus.session.arguments import words
 from alpheus.spark.files import file_scan, store_errors
-from alpheus.spark.files.file_scan import Damaged
+from alpheus.spark.files.column_names import Damaged
 from alpheus.spark.files.locations import set_up_store
 from alpheus.spark.files.schemas import quoted
 from alpheus.spark.tables import scan

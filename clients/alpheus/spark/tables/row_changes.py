@@ -94,6 +94,14 @@ class Hits(msgspec.Struct, frozen=True, kw_only=True):
         return sum(changing for _, changing in self.partial)
 
 
+def owner_of(tx: Transaction) -> Owner:
+    """Return the owner of the files that the transaction writes."""
+    core = core_of(tx)
+    return Owner(
+        transaction_id=core.id, catalog_id=core.session.catalog_id, checksums=run(core.lists_checksums())
+    )
+
+
 class Rows:
     """The rows of one table, as a transaction sees them, for verbs that change them."""
 
@@ -101,7 +109,7 @@ class Rows:
         self._lake = lake
         self._tx = tx
         self._name = parse_name(Kind.TABLE, name)
-        self._owner = Owner(transaction_id=tx.id, catalog_id=core_of(tx).session.catalog_id)
+        self._owner = owner_of(tx)
         self.table: TableDef = tx.load_table(name).definition
         if not self.table.native:
             raise InvalidInput(

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 from alpheus.rows.manifest_files import FileLists, Made
 from alpheus.rows.plan import FileAt, Plan, PlannedFile, decode_predicate, plan
 from alpheus.spark.files import file_scan
-from alpheus.spark.files.column_names import read_footer_of
+from alpheus.spark.files.column_names import Damaged, read_footer_of
 from alpheus.spark.files.schemas import quoted
 from alpheus.where.conditions import as_predicate
 from alpheus.where.engine_sql import spark_sql
@@ -304,7 +304,7 @@ def _path_in_files(storage: Storage, found: Sequence[DataFile], number: int) -> 
             try:
                 schema = read_footer_of(storage, file).schema.to_arrow_schema()
             except NotFound:
-                raise file_scan.Damaged(file, "is missing") from None
+                raise Damaged(file, "is missing") from None
             return _path_to(schema, number) or ()
     return ()
 

@@ -191,7 +191,7 @@ class SparkTransaction:
                 lake.store_of(table),
                 lake.lists,
                 table,
-                owner=writes.Owner(transaction_id=self.id, catalog_id=core_of(self._tx).session.catalog_id),
+                owner=changes.owner_of(self._tx),
             )
 
 

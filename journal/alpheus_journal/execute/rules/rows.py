@@ -264,6 +264,13 @@ def _check_segments(
         if not context.is_trial:
             files = workspace.segment(segment.path)
             check_segment(files, segment, definition, transaction_id=context.transaction_id)
+            if not context.checksums and any(file.crc32 is not None for file in files):
+                raise InvalidInput(
+                    f"manifest segment {segment.path} has checksums of files, which revision 1 of the format lacks",
+                    kind="upgrade_needed",
+                    path=segment.path,
+                    hint="run alpheus upgrade once all programs know revision 2, or list the files without checksums",
+                )
             for file in files:
                 if file.path in brought or file.path in before:
                     raise bad_file(file.path, f"the transaction adds it to {name} twice")
