@@ -21,6 +21,7 @@ from spark_marks import SPARK_MARKS
 
 import alpheus
 from alpheus.spark import SparkCatalog
+from alpheus_journal.tables.checksums import with_checksums
 from alpheus_journal.tables.data_file import DataFile
 
 pytestmark = SPARK_MARKS
@@ -124,9 +125,9 @@ def place(lake: SparkCatalog, file: DataFile) -> str:
 
 def entry(file: DataFile) -> dict[str, Any]:
     """Return a manifest entry without what differs between two writes of the same rows: its path, and the sizes and
-    offsets that the ids in a footer change."""
+    offsets that the ids in a footer change, and the checksums of all this."""
     found = msgspec.structs.asdict(file)
-    for name in ("path", "size_bytes", "sequence", "added_version"):
+    for name in ("path", "size_bytes", "sequence", "added_version", "crc32", "footer_crc32"):
         del found[name]
     return found
 
@@ -154,6 +155,9 @@ def test_both_write_the_same_files(
         for one, other in zip(ours, theirs, strict=True):
             for field, value in entry(one).items():
                 assert value == getattr(other, field), (seed, field)
+            for file in (one, other):
+                assert file.crc32 is not None
+                assert file == with_checksums(file, Path(place(lake, file)).read_bytes())
         for one, other in zip(ours, theirs, strict=True):
             first, second = pq.ParquetFile(place(lake, one)), pq.ParquetFile(place(lake, other))
             assert first.schema_arrow.equals(second.schema_arrow, check_metadata=False)

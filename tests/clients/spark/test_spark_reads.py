@@ -296,6 +296,31 @@ def test_a_data_file_that_is_gone_is_named(lake: SparkCatalog, tmp_path: Path) -
     assert len(lake.catalog.read("s.copy")) == 0
 
 
+def test_a_footer_that_is_not_the_committed_one_is_named(lake: SparkCatalog, tmp_path: Path) -> None:
+    """After a rename a plan reads a footer. Another file of the same size, rows and statistics has a different one."""
+    in_files(lake, [{"id": 1, "v": 1}])
+    lake.catalog.append("s.t", [{"id": 1, "v": 1}])
+    table = lake.catalog.load_table("s.t").definition
+    places = tmp_path / "la[1]ke {a,b} %20é"
+    one, other = lake.lists.with_sequences(table.id, table.segments)
+    first, second = (places / file.path for file, _ in (one, other))
+    contents = first.read_bytes(), second.read_bytes()
+    assert len(contents[0]) == len(contents[1])
+    for path, data in zip((first, second), reversed(contents), strict=True):
+        path.chmod(0o600)
+        path.write_bytes(data)
+    assert lake.read("s.t").count() == 2, "Spark's own reader compares no checksums"
+    lake.catalog.update_table("s.t", rename_columns={"v": "w"})
+    with pytest.raises(Corrupt, match="has footer with the CRC-32") as caught:
+        lake.read("s.t")
+    assert caught.value.kind == "corrupt_manifest"
+    found = {file.path: segment.path for segment, (file, _) in zip(table.segments, (one, other), strict=True)}
+    assert caught.value.message.startswith(f"table s.t: {caught.value.path}: ")
+    assert caught.value.message.endswith(f"manifest segment {found[caught.value.path]} lists it")
+    report = lake.catalog.admin.check(footers=True)
+    assert sorted(finding.path for finding in report.findings) == sorted(found)
+
+
 @pytest.mark.parametrize(("appends", "scanned"), [(1, 2), (3, 4), (6, 2)])
 def test_many_delete_predicates(
     lake: SparkCatalog, appends: int, scanned: int, lane_count: Callable[[int, int], int]

@@ -66,6 +66,11 @@ def write(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]
     return [row for found in task_writer.write_rows(task, iter(batches)) for row in found.to_pylist()]
 
 
+def checksums_of(path: Path) -> tuple[int, int]:
+    data = path.read_bytes()
+    return zlib.crc32(data), zlib.crc32(data[-8 - int.from_bytes(data[-8:-4], "little") :])
+
+
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keyed"])
 def test_files_hold_the_rows_of_the_task(tmp_path: Path, keyed: bool) -> None:
     """Files hold the rows in their order. With a key each file has the rows of one value, and files end at the target
@@ -91,6 +96,7 @@ def test_files_hold_the_rows_of_the_task(tmp_path: Path, keyed: bool) -> None:
         for report in reports:
             path = folder / report["path"]
             assert report["size"] == path.stat().st_size
+            assert (report["crc32"], report["footer_crc32"]) == checksums_of(path)
             table = pq.read_table(path)
             footer = pq.read_metadata(pa.BufferReader(zlib.decompress(report["footer"])))
             assert footer.num_rows == table.num_rows > 0
