@@ -282,9 +282,10 @@ def segment_files() -> list[bytes]:
         )
         for number in range(12)
     ]  # fmt: skip
+    summed = [file(20 + number, crc32=number, footer_crc32=(1 << 32) - 1) for number in range(3)]
     return [
         encode_segment(files, table_id=TABLE, schema_id=0)
-        for files in ([file(1)], many[:2], many, [file(2), many[3]])
+        for files in ([file(1)], many[:2], many, [file(2), many[3]], [file(2), *summed])
     ]
 
 

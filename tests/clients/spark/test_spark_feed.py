@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 import alpheus
-from alpheus.errors import Corrupt, Expired, InvalidInput, NotFound, Unavailable
+from alpheus.errors import Expired, InvalidInput, NotFound, Unavailable
 from alpheus.feed import former_names, log
 from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.former_names import name_at
@@ -251,34 +251,6 @@ def test_changes_of_some_rows(catalog: alpheus.Catalog) -> None:
     for change_type, id, _ in changed(catalog, last):
         balance[id] += SIGNS[change_type]
     assert (+balance, -balance) == (Counter(before), Counter())
-
-
-def test_a_change_file_that_is_not_the_committed_one_is_an_error(catalog: alpheus.Catalog) -> None:
-    """A task has no statistics of its files, and has their checksums."""
-    catalog.append("s.t", rows(1, 2, 3))
-    head = catalog.version()
-    before = set(data_paths(catalog))
-    catalog.update("s.t", {"id": 20}, "id = 2", mode="rewrite")
-    table = catalog.load_table("s.t").definition
-    listed = {file.path for file in FileLists(catalog.storage(), run).of(table.id, table.segments)}
-    (path,) = set(data_paths(catalog)) - before - listed
-    storage = catalog.storage()
-    data = bytearray(run(storage.read(path, size_max=1 << 20)))
-    data[len(data) // 2] ^= 1
-    run(storage.delete(path))
-    run(storage.put(path, bytes(data)))
-    with pytest.raises(Corrupt, match="has bytes with the CRC-32") as caught:
-        changed(catalog, head)
-    assert caught.value.path == path
-
-
-def data_paths(catalog: alpheus.Catalog) -> list[str]:
-    storage = catalog.storage()
-
-    async def paths() -> list[str]:
-        return [info.path async for info in storage.list("data/")]
-
-    return run(paths())
 
 
 def test_a_stream_of_appends_passes_over_compactions_and_not_over_updates(catalog: alpheus.Catalog) -> None:
