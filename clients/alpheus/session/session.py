@@ -22,6 +22,7 @@ from alpheus_journal.clock import Identities
 from alpheus_journal.errors import (
     AlpheusError,
     Exhausted,
+    Expired,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
@@ -265,15 +266,16 @@ class Session:
 
     async def lists_checksums(self, at: int) -> bool:
         """Return whether manifest entries for a version above `at` may have checksums, which came with revision 2 of
-        the format. `at` is a version that is at hand."""
+        the format. `at` is a version that is at hand, or has expired."""
         definition = self._definition
-        if (
-            definition is None or definition.format_revision < 2
-        ):  # a catalog may have been upgraded, and stays so
-            definition = await self._load_definition(at)
+        if definition is None or definition.format_revision < 2:
+            try:
+                definition = await self._load_definition(at)
+            except Expired:
+                definition = await self._load_definition(None)  # a revision never goes down
         return definition.format_revision >= 2
 
-    async def _load_definition(self, at: int) -> CatalogDef:
+    async def _load_definition(self, at: int | None) -> CatalogDef:
         (stored,) = (await self.load(at, [fmt.CATALOG])).objects
         assert stored is not None
         definition = decode_definition(Kind.CATALOG, stored.definition, stored.path)

@@ -20,8 +20,9 @@ from alpheus.rows.file_reader import ListedFile, list_files, read_data_file
 from alpheus.rows.repeating import RepeatableIdentities, segment_id
 from alpheus.session.session import Session
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import Corrupt, InvalidInput
+from alpheus_journal.errors import Corrupt, Expired, InvalidInput
 from alpheus_journal.format import Kind, ObjectName
+from alpheus_journal.model.answers import At, Loaded
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage.memory import MemoryStorage
@@ -245,6 +246,23 @@ async def test_another_client_learns_of_an_upgrade(old_catalog: AsyncCatalog) ->
         await old_catalog.admin.upgrade()
         await other.append("s.t", ROWS)
         assert sorted(one.file.crc32 is None for one in await listed(other)) == [False, True]
+
+
+async def test_a_begin_version_may_have_expired(
+    catalog: AsyncCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Session.load
+
+    async def expired_load(session: Session, at: At, names: list[ObjectName]) -> Loaded:
+        if at is not None:
+            raise Expired("version 1 has expired", kind="version_expired")
+        return await load(session, at, names)
+
+    session = catalog._session
+    assert await session.lists_checksums(1)
+    session._definition = None
+    monkeypatch.setattr(Session, "load", expired_load)
+    assert await session.lists_checksums(1)
 
 
 def test_a_repeated_transaction_gives_the_segment_its_former_id() -> None:
