@@ -44,7 +44,7 @@ PAGES_BYTES_MAX = 2 << 20
 """Memory that Arrow keeps for a column while it reads: a dictionary and a page, each of 1 MiB as writers make them."""
 
 SUMMED_SIZE_BYTES_MAX = 1 << 20
-"""Larger files are compared with their checksum in a thread: a MiB takes 0.2 ms."""
+"""Size of the largest file that is compared with its checksum without a thread, in 0.2 ms."""
 
 _Operands = dict[int, pa.Array | pa.ChunkedArray]
 

@@ -11,13 +11,13 @@ import zlib
 import msgspec
 
 from alpheus_journal.tables.data_file import DataFile
-from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_size
+from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES
 
 
 def with_checksums(file: DataFile, data: bytes) -> DataFile:
-    """Return the entry with the checksums of the file's bytes. Raises InvalidInput (`bad_data`) for bytes that do not
-    end as a Parquet file does."""
-    size = footer_size(data, len(data), file.path) + TAIL_SIZE_BYTES
+    """Return the entry with the checksums of the file's bytes, which must be a whole Parquet file."""
+    size = int.from_bytes(data[-TAIL_SIZE_BYTES:-4], "little") + TAIL_SIZE_BYTES
+    assert TAIL_SIZE_BYTES < size <= len(data), "the caller has read the footer"
     end = memoryview(data)[-size:]
     return msgspec.structs.replace(file, crc32=zlib.crc32(data), footer_crc32=zlib.crc32(end))
 
@@ -29,7 +29,7 @@ def find_changed_bytes(file: DataFile, data: bytes) -> str:
 
 def find_changed_footer(file: DataFile, end: bytes) -> str:
     """Say how a footer, given with the bytes after it, differs from the one that was committed, or return ""."""
-    return "" if file.footer_crc32 is None else _difference("footer", zlib.crc32(end), file.footer_crc32)
+    return "" if file.footer_crc32 is None else _difference("a footer", zlib.crc32(end), file.footer_crc32)
 
 
 def _difference(what: str, found: int, committed: int) -> str:

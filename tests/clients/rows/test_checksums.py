@@ -147,7 +147,7 @@ async def test_a_check_of_footers_names_a_footer_that_fits_the_entry(catalog: As
     await replace(catalog, one.file, data)
     (finding,) = (await catalog.admin.check(footers=True)).findings
     assert finding.path == one.file.path
-    assert "has footer with the CRC-32" in finding.message
+    assert "has a footer with the CRC-32" in finding.message
     assert find_changed_footer(one.file, footer_of(data))
     assert not find_changed_footer(other.file, footer_of(data))
 

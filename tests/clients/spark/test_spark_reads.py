@@ -311,7 +311,7 @@ def test_a_footer_that_is_not_the_committed_one_is_named(lake: SparkCatalog, tmp
         path.write_bytes(data)
     assert lake.read("s.t").count() == 2, "Spark's own reader compares no checksums"
     lake.catalog.update_table("s.t", rename_columns={"v": "w"})
-    with pytest.raises(Corrupt, match="has footer with the CRC-32") as caught:
+    with pytest.raises(Corrupt, match="has a footer with the CRC-32") as caught:
         lake.read("s.t")
     assert caught.value.kind == "corrupt_manifest"
     found = {file.path: segment.path for segment, (file, _) in zip(table.segments, (one, other), strict=True)}

@@ -30,6 +30,11 @@ from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
 
 
+FILES_KEPT_MAX = 200
+_END_SIZE_BYTES = 64 << 10
+"""Read first of a file's end. Few footers are larger."""
+
+
 class Damaged(Corrupt):
     """A file is not the one that was committed. `lake.name_missing_files` adds which table and segment list it."""
 
@@ -38,11 +43,6 @@ class Damaged(Corrupt):
         super().__init__(told.message, kind=told.kind, path=told.path, hint=told.hint)
         self.file = file
         self.reason = reason
-
-
-FILES_KEPT_MAX = 200
-_END_SIZE_BYTES = 64 << 10
-"""Read first of a file's end. Few footers are larger."""
 
 
 class ColumnNames(msgspec.Struct, frozen=True):
