@@ -29,7 +29,6 @@ from alpheus_journal.tables.columns import field_id, is_list
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.parquet_guard import TAIL_SIZE_BYTES, footer_of_end, footer_size
 
-
 FILES_KEPT_MAX = 200
 _END_SIZE_BYTES = 64 << 10
 """Read first of a file's end. Few footers are larger."""
