@@ -237,14 +237,27 @@ class Follower:
             except Expired:
                 await self._jump()
             except Corrupt as error:
-                if error.kind == "history_replaced" and not self.is_replaced:  # of another catalog
-                    self.end_history(error.message, version)
-                raise
+                if error.kind == "history_replaced":
+                    if not self.is_replaced:  # of another catalog
+                        self.end_history(error.message, version)
+                    raise
+                if not await self._head_has_expired():
+                    raise
+                await self._jump()  # the files of the head, with which the next version is compared, are gone
             taken = self.head.version - version + 1
             at_once = min(2 * at_once, CATCH_UP_VERSIONS) if taken >= at_once else max(taken, 1)
             newest = self._window.get(self.head.version)
             if newest is not None and _weight(newest) > CATCH_UP_WEIGHT_MAX:
                 at_once = 1
+
+    async def _head_has_expired(self) -> bool:
+        try:
+            await self.log.read(self.head.version, bare=True)
+        except Expired:
+            return True
+        except AlpheusError:
+            return False
+        return False
 
     def is_fresh(self, seconds: float) -> bool:
         """Return whether the known head was the newest version at some moment within the last `seconds`."""

@@ -800,6 +800,31 @@ async def test_a_fence_in_the_future_is_refused() -> None:
 
 
 @pytest.mark.parametrize("expires", [True, False])
+async def test_a_process_that_slept_follows_where_the_next_version_is_kept(expires: bool) -> None:
+    """The head that the process knows has expired, and its files are gone. The version after it is kept."""
+    lake = make_lake()
+    journal = await lake.create(order=3)
+    for number in range(9):
+        await lake.commit(journal, lake.namespace(f"n{number}"))
+    slept = await lake.open()
+    for number in range(9):
+        await lake.commit(journal, DropNamespace(name=f"n{number}"), lake.namespace(f"m{number}"))
+    if expires:
+        await expire(journal, keep=journal.head.version - slept.head.version)
+        assert await journal.follower.oldest() == slept.head.version + 1
+        lake.clock.millis += 2 * HOUR_MILLIS
+        await collect(journal)
+        await slept.refresh()
+        assert slept.head == journal.head
+        await lake.commit(slept, lake.namespace("next"))
+    else:
+        async for info in lake.storage.list("node/"):
+            await lake.storage.delete(info.path)
+        with pytest.raises(Corrupt, match="a node that is missing"):
+            await slept.refresh()
+
+
+@pytest.mark.parametrize("expires", [True, False])
 async def test_a_process_that_slept_loads_the_newest_version(expires: bool) -> None:
     lake = make_lake()
     journal = await lake.create(order=3)
