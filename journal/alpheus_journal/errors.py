@@ -102,6 +102,7 @@ KINDS: frozenset[str] = frozenset(
         "upload_expired",
         "transaction_expired",
         "lease_expired",
+        "files_expired",
         # Unavailable
         "storage_unavailable",
         "daemon_unavailable",

@@ -64,11 +64,16 @@ POINTS: dict[str, str] = {
     # pins.py
     "pin.nodes": "the nodes of a pin of chosen objects are stored, and the pin is not",
     "pin.written": "a pin is stored, and its version was not read again yet",
+    # tags/pinning.py
+    "pin.starts": "a pin is stored and its version is kept, and the starts at the head were not read yet",
     # collect/expiry.py
     "expiry.hint_written": "the hint names the new oldest version, and no tombstone was written yet",
     "expiry.tombstone": "the tombstones of some versions are about to be written; those of lower versions are there",
     # collect/collection.py
     "collect.listed": "the candidates are listed, and nothing was marked",
+    "collect.planned": "the starts of tables are planned, and nothing was marked",
+    "collect.marked_first": "all is marked for the first time, and the starts are not confirmed",
+    "collect.confirmed": "the starts are confirmed, and the fence is not committed",
     "collect.fenced": "the fence is committed, and the versions above the ones read before are not marked",
     "collect.marked": "all is marked, and nothing was deleted",
     "collect.aborting": "a batch of open uploads is about to be aborted",

@@ -6,6 +6,7 @@ actions (why), and executing the recorded operations again must give the stored 
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import AsyncIterator, Sequence
 
@@ -23,6 +24,7 @@ from alpheus_journal.log.index_runs import fingerprint, id_term
 from alpheus_journal.log.times import resets_times
 from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import CheckSummary, Finding
+from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operation_messages import operations_digest
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.follower import Follower
@@ -96,7 +98,9 @@ class _Check:
         self._history = HistoryCheck(follower, self._findings)
         self._trees = TreeCheck(follower, self._findings)
         self._reader = self._trees.reader
-        self._contents = ContentCheck(self._reader, self._findings, follower.data_roots, follower.log)
+        self._contents = ContentCheck(
+            self._reader, self._findings, follower.data_roots, follower.log, self._read_catalog
+        )
         self._executions = ExecutionCheck(self._reader, self._contents, self._findings)
         self._ids = _Ids()
         self._own_below = False  # whether this software wrote a version below the one that is looked at
@@ -142,6 +146,13 @@ class _Check:
             findings=self._findings.count,
             given_up=tuple((one.first, one.last) for one in self._follower.log.given_up),
         )
+
+    async def _read_catalog(self) -> CatalogDef:
+        """Return the catalog's definition at the newest head that can be read."""
+        with contextlib.suppress(AlpheusError):
+            await self._follower.refresh()
+        head = self._follower.head
+        return await self._follower.catalog_definition(head.catalog_def, self._follower.reader)
 
     async def _find_head(self) -> AsyncIterator[Finding]:
         """Set the head up to which to check. Where the version above it is damaged, report that and later versions."""

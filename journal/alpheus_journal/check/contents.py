@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pyarrow.compute as pc
 
@@ -16,7 +16,7 @@ from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.versions import Log, Root
 from alpheus_journal.model.answers import Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Segment, TableDef, TagDef, TagParts
+from alpheus_journal.model.definitions import CatalogDef, Segment, TableDef, TagDef, TagParts
 from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.tables.data_file import DataFile
 from alpheus_journal.tables.manifest import is_content_of
@@ -28,11 +28,24 @@ from alpheus_journal.tree.reader import Reader, Snapshot, catalog_def_at
 class ContentCheck:
     """Reads each definition, each segment and the size of each data file only once, for all versions."""
 
-    def __init__(self, reader: Reader, findings: Findings, data_roots: DataRoots, log: Log) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        findings: Findings,
+        data_roots: DataRoots,
+        log: Log,
+        catalog: Callable[[], Awaitable[CatalogDef]],
+    ) -> None:
         self._reader = reader
         self._log = log
         self._data_roots = data_roots
         self._findings = findings
+        self._catalog = catalog
+        """Returns the catalog's definition at a head that is looked for now."""
+        self._starts: dict[str, int] = {}
+        """The starts of tables, as they were when a data file was last missed."""
+        self._lost_fence = ""
+        """What may explain a missing file whose start a repair gave up."""
         self.definitions: set[str] = set()
         """The paths of definitions that were read."""
         self.brought: set[str] = set()
@@ -132,7 +145,8 @@ class ContentCheck:
                 assert stored is not None
                 definition = decode_definition(held.kind, stored.definition, path)
                 if isinstance(definition, TableDef) and definition.native:
-                    async for finding in self._check_table(definition, held, version):
+                    at = -1 if definition.id in tag.lacking else version
+                    async for finding in self._check_table(definition, held, at):
                         yield finding
             except AlpheusError as error:
                 yield self._findings.of_error(error, version, path)
@@ -146,7 +160,7 @@ class ContentCheck:
             except AlpheusError as error:
                 yield self._findings.of_error(error, version, segment.path)
                 continue
-            async for finding in self.check_data_files(files, table.data_root, name, version):
+            async for finding in self.check_data_files(files, table.id, table.data_root, name, version):
                 yield finding
 
     async def segment(
@@ -182,21 +196,46 @@ class ContentCheck:
         return content
 
     async def check_data_files(
-        self, files: tuple[DataFile, ...], data_root: str, name: ObjectName, version: int
+        self, files: tuple[DataFile, ...], table_id: str, data_root: str, name: ObjectName, version: int
     ) -> AsyncIterator[Finding]:
-        """Look for data files below a data root. A root that cannot be reached is one finding."""
+        """Look for data files of a table. A data root that cannot be reached is one finding. Below the table's start
+        (version -1: in a tag that lacks its files) files may be missing."""
         storage = self._data_roots.of(data_root)
         for file in files:
             if file.path in self._files:
                 continue
-            self._files.add(file.path)
             try:
                 info = await storage.stat(file.path)
             except (InvalidInput, NotFound) as error:  # the root itself
                 yield self._findings.of_error(error, version, file.path)
                 return
+            if info is None and await self._may_lack(table_id, version):
+                continue
+            self._files.add(file.path)
             if info is None or info.size != file.size_bytes:
-                found = "is not there" if info is None else f"has {info.size} bytes, not {file.size_bytes}"
+                found = (
+                    f"is not there{self._lost_fence}"
+                    if info is None
+                    else f"has {info.size} bytes, not {file.size_bytes}"
+                )
                 yield self._findings.add(
                     "corrupt_manifest", f"data file {file.path} of {name} {found}", file.path, version
                 )
+
+    def lacks(self, table_id: str, version: int) -> bool:
+        """Return whether a version is known to be below a table's start."""
+        return version < self._starts.get(table_id, 0)
+
+    async def _may_lack(self, table_id: str, version: int) -> bool:
+        """Return whether a version may lack data files of a table. A collection may run beside the check."""
+        if version < 0 or self.lacks(table_id, version):
+            return True
+        catalog = await self._catalog()
+        self._starts = catalog.table_starts
+        self._lost_fence = (
+            ", and a repair gave up later versions: if one of them was made for a collection, the file may have gone by"
+            " the table's rules of history"
+            if any(version < one.last for one in catalog.given_up)
+            else ""
+        )
+        return self.lacks(table_id, version)

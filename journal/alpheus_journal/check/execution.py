@@ -250,14 +250,15 @@ class ExecutionCheck:
         """Check the segments that an operation names, and the data files of those that it adds."""
         removed = operation.removed if isinstance(operation, ChangeRows) else ()
         for segment in segments:
-            self._contents.brought.add(segment.path)
             content = await self._contents.segment(segment, operation.table_id, action.name, of_table=False)
             execution.base.add_segment(segment.path, content)
             if segment not in removed:
                 async for finding in self._contents.check_data_files(
-                    content.files, operation.data_root, action.name, root.version
+                    content.files, operation.table_id, operation.data_root, action.name, root.version
                 ):
                     yield finding
+            if not self._contents.lacks(operation.table_id, root.version):
+                self._contents.brought.add(segment.path)
 
     async def _execute(
         self, action: Action, operation: Operation, context: ExecutionContext, execution: Execution

@@ -64,6 +64,8 @@ class FoundFiles:
         self._order = array("Q")
         """The number of the file that has the hash at the same place."""
         self._is_kept = bytearray()
+        self._noted: set[int] = set()
+        """The numbers of the files that `note` has counted."""
         self._segments = array("Q")
         self._segment_times = array("Q")
         """The numbers of the manifest segments, and their modification times in epoch milliseconds."""
@@ -132,6 +134,20 @@ class FoundFiles:
                 number = self._order[place]
                 if not self._is_kept[number]:
                     self._take_out(number)
+                    files, size = files + 1, size + self._sizes[number]
+                place += 1
+        return FileTotals(files=files, size_bytes=size)
+
+    def note(self, paths: Iterable[str]) -> FileTotals:
+        """Return how many of some files are left and were not counted by an earlier call."""
+        files = size = 0
+        for path in paths:
+            sought = _hash_path(path)
+            place = bisect_left(self._hashes, sought)
+            while place < len(self._hashes) and self._hashes[place] == sought:
+                number = self._order[place]
+                if not self._is_kept[number] and number not in self._noted:
+                    self._noted.add(number)
                     files, size = files + 1, size + self._sizes[number]
                 place += 1
         return FileTotals(files=files, size_bytes=size)
@@ -226,6 +242,11 @@ class Candidates:
         left = self.rooted.get(root) if root else self.own
         if left is not None:
             self._count_kept(left.keep(paths), by)
+
+    def note(self, paths: Iterable[str], root: str = "") -> FileTotals:
+        """Count files that are left; see `FoundFiles.note`."""
+        left = self.rooted.get(root) if root else self.own
+        return FileTotals() if left is None else left.note(paths)
 
     async def keep_uploads(self, transaction_ids: Iterable[str], by: str) -> None:
         """Take out what transactions may have uploaded: the data files in their folders, and every manifest segment

@@ -5,6 +5,9 @@ only then read the leases of writers, after them the versions, and after these t
 none of them reaches. A commit before the fence is among the versions that are read. A commit after it brings only
 younger files, files that a writer's lease keeps, and what its base or a pin reaches. What was reached before the fence
 counts, too, so most of the reading is done before it, and a collection that finds nothing to delete makes no version.
+
+Data files that only versions below a table's start list are not reached. The marks go by starts that were planned
+beforehand; a second plan and the fence confirm them. Where they do not, the table keeps all its files.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from alpheus_journal.collect.candidates import Candidates, FoundFiles
 from alpheus_journal.collect.open_uploads import OpenUploads
 from alpheus_journal.collect.reach import VERSIONS, Reach
 from alpheus_journal.collect.store_time import read_store_time
+from alpheus_journal.collect.table_starts import Plan, plan_starts
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
 from alpheus_journal.errors import AlpheusError, Corrupt, Denied, InvalidInput, NotFound, Unavailable
 from alpheus_journal.log import leases
@@ -29,9 +33,14 @@ from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import Found, leases_in
 from alpheus_journal.log.pins import read_pin
 from alpheus_journal.log.times import time_text
-from alpheus_journal.model.answers import Collection, Committed, FileTotals
+from alpheus_journal.model.answers import Collection, Committed, EarlierFiles, FileTotals
 from alpheus_journal.model.expiry_rules import MINIMUM_AGE_MILLIS_DEFAULT, check_minimum_age
-from alpheus_journal.model.operations import DISREGARDED_MAX, FenceCollection, Transaction
+from alpheus_journal.model.operations import (
+    DISREGARDED_MAX,
+    STARTS_RAISED_MAX,
+    FenceCollection,
+    Transaction,
+)
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.rooted_storage import DATA_FOLDER, claim_root, read_owner
 from alpheus_journal.storage import Storage
@@ -75,13 +84,20 @@ async def collect(
         cutoff = await read_store_time(follower.log.storage, identities.uuid4) - minimum_age_millis
         await run.list_candidates(cutoff, dry_run=dry_run)
         await failpoints.reached("collect.listed")
-        plan = await run.mark(cutoff)
+        await run.plan_starts(cutoff, minimum_age_millis)
+        await failpoints.reached("collect.planned")
+        await run.mark(cutoff)
+        await failpoints.reached("collect.marked_first")
+        plan = await run.confirm_starts(cutoff, minimum_age_millis)
         if dry_run or not (run.candidates or await run.may_abort()):
             yield msgspec.structs.replace(plan, uploads=run.uploads.count())
             return
+        await failpoints.reached("collect.confirmed")
         fence = await run.commit_fence(commit, cutoff)
         await failpoints.reached("collect.fenced")
-        plan = msgspec.structs.replace(await run.mark(cutoff), fence_version=fence)
+        await run.keep_unrecorded(fence)
+        await run.mark(cutoff)
+        plan = msgspec.structs.replace(run.answer(cutoff), fence_version=fence)
         yield plan
         await failpoints.reached("collect.marked")
         async for deleted in run.delete():
@@ -109,6 +125,9 @@ class _Run:
         """The data roots that could not be listed, and why."""
         self._foreign: dict[str, str] = {}
         """The data roots that belong to other catalogs, and the ids of these."""
+        self._plan = Plan()
+        self._confirmed: dict[str, EarlierFiles] = {}
+        """The tables whose starts rise, by id."""
 
     # --- list
 
@@ -201,6 +220,52 @@ class _Run:
                     found.add(entry.path.split("/", 2)[1])
         return found
 
+    # --- starts of tables
+
+    async def plan_starts(self, cutoff_millis: int, minimum_age_millis: int) -> None:
+        """Plan the starts by which both marks go."""
+        self._plan = await plan_starts(self._follower, cutoff_millis + minimum_age_millis, minimum_age_millis)
+        self._reach.levels = self._plan.levels
+
+    async def confirm_starts(self, cutoff_millis: int, minimum_age_millis: int) -> Collection:
+        """Plan again, after the first mark, and return what the collection would do.
+
+        A start rises if files go thereby and the second plan has it, too, or a later one. Every other table whose start
+        was to rise keeps all its files, because the mark does not tell what a lower start keeps.
+        """
+        if not self._plan.wanted:
+            return self.answer(cutoff_millis)
+        again = await plan_starts(self._follower, cutoff_millis + minimum_age_millis, minimum_age_millis)
+        earlier = await self._reach.find_earlier()
+        sizes = sorted(earlier.items(), key=lambda item: (-item[1].size_bytes, item[0]))
+        for table_id, files in sizes:
+            start, second = self._plan.wanted.get(table_id), again.wanted.get(table_id)
+            if start is None or second is None or len(self._confirmed) == STARTS_RAISED_MAX:
+                continue
+            if second.version >= start.version:
+                start = msgspec.structs.replace(second, version=start.version)
+                self._plan.wanted[table_id] = start
+                name = start.object_name.full_name
+                self._confirmed[table_id] = EarlierFiles(
+                    table_id=table_id, table=name, start=start.version, files=files
+                )
+        await self._reach.keep_passed(self._plan.wanted.keys() - self._confirmed.keys())
+        return self.answer(cutoff_millis)
+
+    async def keep_unrecorded(self, fence_version: int) -> None:
+        """Keep all files of the tables whose starts the fence did not raise as planned. Their rules have changed."""
+        if not self._confirmed:
+            return
+        root = await self._follower.root(fence_version)
+        recorded = (
+            await self._follower.catalog_definition(root.catalog_def, self._follower.reader)
+        ).table_starts
+        refused = {
+            table_id for table_id, one in self._confirmed.items() if recorded.get(table_id, 0) < one.start
+        }
+        await self._reach.keep_passed(refused)
+        self._confirmed = {id: one for id, one in self._confirmed.items() if id not in refused}
+
     # --- fence
 
     async def may_abort(self) -> bool:
@@ -214,14 +279,20 @@ class _Run:
         transaction = Transaction(
             id=self._identities.uuid7(),
             begin_version=self._follower.head.version,
-            operations=(FenceCollection(cutoff_millis=cutoff_millis, disregarded=self._disregarded or ()),),
+            operations=(
+                FenceCollection(
+                    cutoff_millis=cutoff_millis,
+                    disregarded=self._disregarded or (),
+                    starts=tuple(self._plan.wanted[table_id] for table_id in sorted(self._confirmed)),
+                ),
+            ),
             message="collect unreferenced files",
         )
         return (await commit(transaction)).version
 
     # --- mark
 
-    async def mark(self, cutoff_millis: int) -> Collection:
+    async def mark(self, cutoff_millis: int) -> None:
         """Take everything that is reached out of the candidates. A second call adds what is new.
 
         First the leases of writers: a writer gives up its lease once its commit is among the versions. Then the
@@ -246,6 +317,9 @@ class _Run:
         self._check_unlisted()
         await self.candidates.keep_elsewhere(reach.places)
         await self.uploads.keep_elsewhere(reach.places)
+
+    def answer(self, cutoff_millis: int) -> Collection:
+        """Return what the collection will do, as far as it is known."""
         return Collection(
             cutoff_millis=cutoff_millis,
             first_version=self._first,
@@ -254,6 +328,7 @@ class _Run:
             kept_by=self.candidates.kept_by | dict.fromkeys(self._list_skipped(), FileTotals()),
             young=self._young,
             uploads=self.uploads.count(),
+            earlier=tuple(sorted(self._confirmed.values(), key=lambda one: one.table)),
         )
 
     def _check_unlisted(self) -> None:
@@ -293,7 +368,7 @@ class _Run:
             self.candidates.keep((path,), by)
             copy = await self._read_pin(path)
             if copy is not None:
-                await reach.add_copy(copy, by)
+                await reach.add_copy(copy, by, reach.tags[path].lacking)
             elif path in names or await self._follower.oldest() == self._first:
                 # It raises: the head has the tag, or a kept version has it and no other collection is under way.
                 await read_pin(self._log, path)

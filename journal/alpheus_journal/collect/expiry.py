@@ -95,10 +95,10 @@ async def _write_tombstones(follower: Follower, versions: Sequence[int], now_mil
 async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expiry:
     head, first = follower.head.version, await follower.oldest()
     newest = max(first, head - rules.keep_versions + 1)
-    times = _Times(follower.log, first)
+    times = SlotTimes(follower.log, first)
     wanted = await times.find_last_before(newest, now_millis - rules.older_than_millis)
     held_since = await times.find_last_before(newest, now_millis - rules.pipeline_hold_millis)
-    found = _find_holds(follower, now_millis, held_since, all_let_go=held_since >= wanted)
+    found = find_holds(follower, now_millis, held_since, all_let_go=held_since >= wanted)
     holds = [hold async for hold in found if hold.version < wanted]
     if wanted > first:  # else nothing expires, whatever the tables keep
         holds += await _holds_of_tables(follower, rules, times, wanted, now_millis)
@@ -112,7 +112,7 @@ async def _plan(follower: Follower, rules: ExpiryRules, now_millis: int) -> Expi
     )
 
 
-class _Times:
+class SlotTimes:
     """When the slots of the kept versions, from `first` on, were filled, by the store."""
 
     def __init__(self, log: Log, first: int) -> None:
@@ -157,7 +157,7 @@ class _Asked:
 
 
 async def _holds_of_tables(
-    follower: Follower, rules: ExpiryRules, times: _Times, wanted: int, now_millis: int
+    follower: Follower, rules: ExpiryRules, times: SlotTimes, wanted: int, now_millis: int
 ) -> list[Hold]:
     """Return what tables keep below `wanted` by rules of their own: of many holds those that reach farthest back."""
     head = follower.head.version
@@ -180,7 +180,7 @@ async def _holds_of_tables(
     return heapq.nsmallest(TABLE_HOLDS_MAX, holds, key=lambda hold: (hold.version, hold.kind, hold.name))
 
 
-async def _find_holds(
+async def find_holds(
     follower: Follower, now_millis: int, held_since: int, *, all_let_go: bool
 ) -> AsyncIterator[Hold]:
     """Yield what needs the log. Jobs whose position is below `held_since` are let go.

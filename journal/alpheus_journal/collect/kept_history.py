@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+
+import msgspec
 
 from alpheus_journal.errors import Corrupt, InvalidInput
 from alpheus_journal.format import Key, Kind, ObjectName
@@ -54,6 +57,40 @@ async def find_history_rules(follower: Follower) -> dict[ObjectName, HistoryRule
             found[ObjectName(Kind.NAMESPACE, name.namespace)] = inherited
     unknown.check()
     return found
+
+
+class ShortRules(msgspec.Struct, frozen=True):
+    """A native table whose rules say both how long and how many versions it keeps, its namespace's included."""
+
+    name: ObjectName
+    table_id: str
+    age_millis: int
+    keep_versions: int
+
+
+async def find_short_rules(follower: Follower) -> AsyncIterator[ShortRules]:
+    """Yield the tables at the head with both rules, in key order. Passes over definitions that cannot be read, and over
+    values that are no rules: those tables keep everything."""
+    state = follower.replay.verified
+    view = _View(follower, None if state is None else state.copy())
+    namespaces: dict[str, HistoryRules] = {}
+    async for name, stored in view.each_concerned(Kind.NAMESPACE):
+        with contextlib.suppress(Corrupt, InvalidInput):
+            namespaces[name.namespace] = _rules_of(name, stored) or HistoryRules()
+    async for name, stored in view.each_concerned(Kind.TABLE, whatever=bool(namespaces)):
+        inherited = namespaces.get(name.namespace, HistoryRules())
+        if not inherited.is_whole and not _may_have_rules(stored):
+            continue
+        try:
+            rules = (_rules_of(name, stored) or HistoryRules()).or_else(inherited)
+            if not rules.is_whole:
+                continue
+            definition = decode_definition(name.kind, stored.definition, stored.path)
+        except (Corrupt, InvalidInput):
+            continue
+        assert isinstance(definition, TableDef)
+        if definition.native and rules.age_millis is not None and rules.keep_versions is not None:
+            yield ShortRules(name, definition.id, rules.age_millis, rules.keep_versions)
 
 
 class _Unknown:

@@ -17,6 +17,7 @@ from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.execute.rules import (
     catalog,
+    collection,
     lifecycle,
     pipelines,
     rows,
@@ -159,6 +160,7 @@ def context_of(
 
 EXECUTE_RULES: ExecuteRules = {
     **catalog.RULES,
+    **collection.RULES,
     **tables.RULES,
     **rows.RULES,
     **views.RULES,

@@ -5,6 +5,7 @@
     answers               the answers of every way to a catalog; tokens and version references
     expiry_rules          when old versions expire, and how old a file must be to be collected
     history_rules         properties by which tables and namespaces keep history for longer
+    table_starts          the oldest version whose data files of a table are kept
     event_filter          which changes a follower wants
     type_names            the names of column types that people type
     definition_messages   definitions to protobuf and back

@@ -114,8 +114,9 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     row_count: int | None = None
     """The rows in the data files of native tables."""
     chosen: tuple[TagObject, ...] = ()
-    """`chosen` and `left_out` mean the same as in TagDef."""
+    """`chosen`, `left_out` and `lacking` mean the same as in TagDef."""
     left_out: tuple[TagObject, ...] = ()
+    lacking: dict[str, int] = {}
 
     @property
     def tag_fields(self) -> dict[str, Any]:
@@ -130,6 +131,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
             "row_count": self.row_count,
             "chosen": self.chosen,
             "left_out": self.left_out,
+            "lacking": self.lacking,
         }
 
 
@@ -341,6 +343,16 @@ class UploadTotals(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...] = ()
 
 
+class EarlierFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The data files of a table that go although kept versions below `start` list them, by the table's rules of
+    history. `table` is the table's name at the head."""
+
+    table_id: str
+    table: str
+    start: int
+    files: FileTotals = FileTotals()
+
+
 class Collection(msgspec.Struct, frozen=True, kw_only=True):
     """What a collection does, or did so far.
 
@@ -348,7 +360,8 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     action, pin, lease, position, saved, scratch. `kept_by` counts the old files that are kept, by what reaches them
     first: `versions`, then `tag <name>` in order of the tags' versions, `pins`, `leases`, `transactions`, `exports`.
     An entry `data root <URL>, …` without files says that this root was skipped, and why.
-    `young` are files that are too young to judge. `uploads` counts open uploads. Times are the store's.
+    `young` are files that are too young to judge. `uploads` counts open uploads. Times are the store's. `earlier` tells
+    which of the data files go by tables' own rules, before the versions that list them.
     """
 
     cutoff_millis: int
@@ -360,6 +373,7 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
     kept_by: dict[str, FileTotals] = {}
     young: FileTotals = FileTotals()
     uploads: UploadTotals = UploadTotals()
+    earlier: tuple[EarlierFiles, ...] = ()
 
     @property
     def unreferenced_count(self) -> int:

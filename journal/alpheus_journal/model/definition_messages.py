@@ -304,6 +304,7 @@ def catalog_message(value: CatalogDef) -> pb.CatalogDef:
             pb.DataRoot(url=url, namespace_name=name) for url, name in sorted(value.data_roots.items())
         ],
         collected_before_millis=value.collected_before_millis,
+        table_starts=value.table_starts,
     )
 
 
@@ -400,6 +401,7 @@ def _tag_message(value: TagDef) -> pb.TagDef:
         row_count=value.row_count,
         chosen=[encode_tag_object(each) for each in value.chosen],
         left_out=[encode_tag_object(each) for each in value.left_out],
+        lacking=value.lacking,
     )
 
 
@@ -607,6 +609,7 @@ def catalog_of_message(message: pb.CatalogDef) -> CatalogDef:
         format_revision=message.format_revision or 1,
         data_roots={root.url: root.namespace_name for root in message.data_roots},
         collected_before_millis=message.collected_before_millis,
+        table_starts=dict(message.table_starts),
     )
 
 
@@ -750,6 +753,7 @@ def _decode_tag(message: pb.TagDef) -> TagDef:
         row_count=optional_number(message, "row_count"),
         chosen=decode_tag_objects(message.chosen),
         left_out=decode_tag_objects(message.left_out),
+        lacking=dict(message.lacking),
     )
 
 

@@ -73,6 +73,8 @@ class CatalogDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last namespace that was created with each data root, by the root's URL."""
     collected_before_millis: int = 0
     """Files older than this, by the store's clock, may have been collected. 0: nothing was collected."""
+    table_starts: dict[str, int] = {}
+    """The oldest version whose data files of a table are kept, by the table's id. A table without an entry has all."""
     unknown: bytes = b""
 
     def keys(self, version_digits: int) -> fmt.Keys:
@@ -371,6 +373,8 @@ class TagDef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     row_count: int | None = None
     chosen: tuple[TagObject, ...] = ()
     left_out: tuple[TagObject, ...] = ()
+    lacking: dict[str, int] = {}
+    """The tables whose data files may have been deleted before the pin was stored, by their ids, with their starts."""
     unknown: bytes = b""
 
     @property

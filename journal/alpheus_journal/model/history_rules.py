@@ -45,6 +45,11 @@ class HistoryRules(msgspec.Struct, frozen=True):
     age_millis: int | None = None
     keep_versions: int | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the object says both."""
+        return self.age_millis is not None and self.keep_versions is not None
+
     def or_else(self, other: HistoryRules) -> HistoryRules:
         """Return these rules, with those of `other` where these say nothing."""
         return HistoryRules(

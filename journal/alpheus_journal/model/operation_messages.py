@@ -67,6 +67,7 @@ from alpheus_journal.model.operations import (
     LostVersion,
     Operation,
     OverwriteFiles,
+    PlannedStart,
     RegisterTable,
     RenameObject,
     Repair,
@@ -619,6 +620,7 @@ def _tag_fields(m: Any) -> dict[str, Any]:
         "row_count": optional_number(m, "row_count"),
         "chosen": decode_tag_objects(m.chosen),
         "left_out": decode_tag_objects(m.left_out),
+        "lacking": dict(m.lacking),
     }
 
 
@@ -674,10 +676,30 @@ def _decode_upgrade(m: Any) -> UpgradeCatalog:
 def _encode_fence(operation: FenceCollection, message: pb.FenceCollection) -> None:
     message.cutoff_millis = operation.cutoff_millis
     message.disregarded.extend(operation.disregarded)
+    for start in operation.starts:
+        message.starts.add(
+            table_id=start.table_id,
+            version=start.version,
+            namespace_name=start.namespace,
+            name=start.name,
+            age_millis=start.age_millis,
+            keep_versions=start.keep_versions,
+        )
 
 
 def _decode_fence(m: Any) -> FenceCollection:
-    return FenceCollection(cutoff_millis=m.cutoff_millis, disregarded=tuple(m.disregarded))
+    starts = tuple(
+        PlannedStart(
+            table_id=start.table_id,
+            version=start.version,
+            namespace=start.namespace_name,
+            name=start.name,
+            age_millis=start.age_millis,
+            keep_versions=start.keep_versions,
+        )
+        for start in m.starts
+    )
+    return FenceCollection(cutoff_millis=m.cutoff_millis, disregarded=tuple(m.disregarded), starts=starts)
 
 
 def _encode_repair(operation: Repair, message: pb.Repair) -> None:

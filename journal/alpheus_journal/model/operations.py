@@ -112,15 +112,37 @@ class UpgradeCatalog(_OnCatalog, frozen=True, kw_only=True, gc=False):
 
 DISREGARDED_MAX = 1_000
 """The most transactions whose leases one fence disregards."""
+STARTS_RAISED_MAX = 500
+"""The most tables whose starts one fence raises. Others wait for another collection."""
+TABLE_STARTS_MAX = 5_000
+"""The most tables of a catalog that have a start."""
+
+
+class PlannedStart(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A table's start as a collection planned it: the data files that only versions below `version` list may go. The
+    plan rests on the rules that the table had, under its name."""
+
+    table_id: str
+    version: int
+    namespace: str
+    name: str
+    age_millis: int
+    keep_versions: int
+
+    @property
+    def object_name(self) -> ObjectName:
+        return ObjectName(Kind.TABLE, self.namespace, self.name)
 
 
 class FenceCollection(_OnCatalog, frozen=True, kw_only=True, gc=False):
     """Says that a collection deletes files that nothing reaches and that are older than `cutoff_millis` by the store's
     clock. A transaction that brings older files is refused from this version on, unless a lease keeps its files.
-    `disregarded` are the ids of transactions whose leases count no more."""
+    `disregarded` are the ids of transactions whose leases count no more. `starts` take effect where the table still has
+    the rules that the plan found."""
 
     cutoff_millis: int
     disregarded: tuple[str, ...] = ()
+    starts: tuple[PlannedStart, ...] = ()
 
 
 def given_up_in(transactions: Iterable[RecordedTransaction]) -> Iterator[VersionRange]:
@@ -486,6 +508,7 @@ class SetTag(_OnTag, frozen=True, kw_only=True, gc=False):
     row_count: int | None = None
     chosen: tuple[TagObject, ...] = ()
     left_out: tuple[TagObject, ...] = ()
+    lacking: dict[str, int] = {}
 
 
 class CreateTag(SetTag, frozen=True, kw_only=True, gc=False):

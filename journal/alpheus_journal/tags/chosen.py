@@ -26,11 +26,13 @@ CHOSEN_KINDS = (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW)
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A version that objects are chosen from. `verify` raises where files of the version may have been deleted before
-    the new pin was stored. `tag` is the tag that named the version, if a tag did."""
+    the new pin was stored. `lacking_of` returns the tables whose data files may have been deleted before, given the
+    starts at the head. `tag` is the tag that named the version, if a tag did."""
 
     copy: Copy
     snapshot: Snapshot
     verify: Callable[[], Awaitable[None]]
+    lacking_of: Callable[[Mapping[str, int]], Awaitable[dict[str, int]]]
     tag: TagDef | None = None
 
     def version_of(self, name: ObjectName) -> int:

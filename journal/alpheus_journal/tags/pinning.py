@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import Expired, InvalidInput
+from alpheus_journal.errors import Expired, InvalidInput, NotFound
 from alpheus_journal.format import Kind, NodePath
 from alpheus_journal.log.copies import Copy, copy_of, verify_kept
 from alpheus_journal.log.pins import put_pin, read_pin
 from alpheus_journal.log.times import time_text
 from alpheus_journal.log.version_bytes import written_size_max
 from alpheus_journal.model.answers import At, Pin, Pinned, PinObject, Tag
-from alpheus_journal.model.definitions import CatalogDef, TagDef, TagObject
+from alpheus_journal.model.definition_messages import decode_definition
+from alpheus_journal.model.definitions import CatalogDef, TableDef, TagDef, TagObject
+from alpheus_journal.model.table_starts import find_lacking
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.tags.chosen import ChosenTree, Source, choose
 from alpheus_journal.tags.counts import Counts, count_entries, count_version
 from alpheus_journal.tags.reader import Read, answer_pin, load_tag, pin_tag, pin_version, snapshot_of_pin
 from alpheus_journal.tree.node import encode_node
 from alpheus_journal.tree.reader import Snapshot
+
+TABLES_AT_ONCE = 100
+"""The definitions that are read together to find the ids of chosen tables."""
 
 
 class Pinning:
@@ -76,8 +83,31 @@ class Pinning:
             return await self._create_chosen(at, only, without)
         if isinstance(at, Tag):
             again = partial(load_tag, self._read, at.name)
-            return await pin_tag(log, await again(), again, count=self._count, new_id=self._new_id)
-        return await pin_version(log, await self._version_of(at), count=self._count, new_id=self._new_id)
+            tag = await again()
+            pin = await pin_tag(log, tag, again, count=self._count, new_id=self._new_id)
+            return msgspec.structs.replace(
+                pin, lacking=await self._lacking_of_tag(at.name, tag, await self._starts())
+            )
+        pin = await pin_version(log, await self._version_of(at), count=self._count, new_id=self._new_id)
+        return msgspec.structs.replace(pin, lacking=find_lacking(await self._starts(), pin.version))
+
+    async def _starts(self) -> dict[str, int]:
+        """Return the starts of tables at a head that is looked for now that the pin is durable. A collection that
+        raises a start later finds the pin."""
+        await failpoints.reached("pin.starts")
+        head = await self._follower.refresh()
+        definition = await self._follower.catalog_definition(head.catalog_def, self._follower.reader)
+        return definition.table_starts
+
+    async def _lacking_of_tag(self, name: str, tag: TagDef, starts: Mapping[str, int]) -> dict[str, int]:
+        """Return what a new pin of a tag's version may lack. It is what the tag lacks, if the tag still exists: its pin
+        has kept the rest."""
+        with contextlib.suppress(NotFound):
+            if await load_tag(self._read, name) == tag:
+                return dict(tag.lacking)
+        if tag.is_chosen:
+            raise Expired(f"tag {name} was replaced or deleted meanwhile", version=tag.version)
+        return find_lacking(starts, tag.version)
 
     async def _count(self, copy: Copy) -> Counts:
         """Count what a pinned version has, where that is cheap."""
@@ -128,10 +158,40 @@ class Pinning:
             await self._check_fences(stored_at)
 
         path = await put_pin(log, copy, verify, new_id=self._new_id)
+        lacking = await self._lacking_of_chosen(base, wanted, made)
         counts = await self._count_chosen(base, made)
         return msgspec.structs.replace(
-            answer_pin(path, copy, counts), chosen=made.chosen, left_out=made.left_out
+            answer_pin(path, copy, counts), chosen=made.chosen, left_out=made.left_out, lacking=lacking
         )
+
+    async def _lacking_of_chosen(
+        self, base: Source, wanted: Mapping[TagObject, Source], made: ChosenTree
+    ) -> dict[str, int]:
+        """Return the tables of a chosen tree that lack data files, each by the version that it was chosen from."""
+        starts = await self._starts()
+        if made.entries is None:
+            return await base.lacking_of(starts)
+        lacking_of = {id(source): await source.lacking_of(starts) for source in wanted.values()}
+        if not any(lacking_of.values()):
+            return {}
+        found: dict[str, int] = {}
+        keys = self._follower.reader.keys
+        named = [(keys.parse(key), path) for key, path in made.entries]
+        tables = [(name, path) for name, path in named if name.kind is Kind.TABLE]
+        for start in range(0, len(tables), TABLES_AT_ONCE):
+            part = tables[start : start + TABLES_AT_ONCE]
+            stored = await self._follower.reader.definitions(
+                dict.fromkeys((path for _, path in part), Kind.TABLE)
+            )
+            for name, path in part:
+                source = wanted.get(TagObject(name.namespace, name.name)) or wanted[TagObject(name.namespace)]
+                definition = decode_definition(Kind.TABLE, stored[path], path)
+                assert isinstance(definition, TableDef)
+                lost = lacking_of[id(source)].get(definition.id)
+                if lost is not None:
+                    found[definition.id] = lost
+            await asyncio.sleep(0)
+        return found
 
     async def _source(self, at: At) -> Source:
         """Open a version to choose objects from: its slot, or the pin of the tag that names it."""
@@ -149,7 +209,13 @@ class Pinning:
                     raise
             else:
                 snapshot = Snapshot(follower.reader, version, copy.root, copy.catalog_def, follower.root)
-                return Source(copy=copy, snapshot=snapshot, verify=partial(verify_kept, log, copy), tag=tag)
+                return Source(
+                    copy=copy,
+                    snapshot=snapshot,
+                    verify=partial(verify_kept, log, copy),
+                    lacking_of=partial(self._lacking_at, at, tag, version),
+                    tag=tag,
+                )
         assert tag is not None
         found = tag
 
@@ -159,7 +225,15 @@ class Pinning:
 
         copy = await read_pin(log, tag.pin_path)
         snapshot = snapshot_of_pin(follower.reader, log, tag.pin_path, copy)
-        return Source(copy=copy, snapshot=snapshot, verify=verify, tag=tag)
+        lacking_of = partial(self._lacking_at, at, tag, version)
+        return Source(copy=copy, snapshot=snapshot, verify=verify, lacking_of=lacking_of, tag=tag)
+
+    async def _lacking_at(
+        self, at: At, tag: TagDef | None, version: int, starts: Mapping[str, int]
+    ) -> dict[str, int]:
+        if tag is not None and isinstance(at, Tag):
+            return await self._lacking_of_tag(at.name, tag, starts)
+        return find_lacking(starts, version)
 
     async def _put_nodes(self, made: ChosenTree, copy: Copy, catalog: CatalogDef) -> int | None:
         """Store the new nodes of a tree. Return a time by the store's clock at or before all of their times; None

@@ -35,6 +35,7 @@ from alpheus_journal.model.answers import (
     Committed,
     Damage,
     Dropped,
+    EarlierFiles,
     Event,
     Expiry,
     FileTotals,
@@ -217,6 +218,7 @@ def decode_pin(message: pb.CreatePinResponse) -> Pin:
         row_count=optional_number(message, "row_count"),
         chosen=decode_tag_objects(message.chosen),
         left_out=decode_tag_objects(message.left_out),
+        lacking=dict(message.lacking),
     )
 
 
@@ -765,6 +767,15 @@ def encode_collection(value: Collection) -> pb.CollectResponse:
         kept_by=_encode_totals(value.kept_by),
         young=pb.FileTotals(files=value.young.files, size_bytes=value.young.size_bytes),
         uploads=pb.UploadTotals(**msgspec.structs.asdict(value.uploads)),
+        earlier=[
+            pb.EarlierFiles(
+                table_id=one.table_id,
+                table=one.table,
+                start_version=one.start,
+                files=pb.FileTotals(files=one.files.files, size_bytes=one.files.size_bytes),
+            )
+            for one in value.earlier
+        ],
     )
 
 
@@ -779,6 +790,15 @@ def decode_collection(message: pb.CollectResponse) -> Collection:
         kept_by=_decode_totals(message.kept_by),
         young=FileTotals(files=message.young.files, size_bytes=message.young.size_bytes),
         uploads=_decode_uploads(message.uploads),
+        earlier=tuple(
+            EarlierFiles(
+                table_id=one.table_id,
+                table=one.table,
+                start=one.start_version,
+                files=FileTotals(files=one.files.files, size_bytes=one.files.size_bytes),
+            )
+            for one in message.earlier
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from alpheus_journal.errors import AlreadyExists, InvalidInput, NotFound
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import CatalogDef, Definition, Reference, TableDef, ViewDef
+from alpheus_journal.model.table_starts import files_expired
 from alpheus_journal.urls import redact_input
 from alpheus_journal.workspace.context import Changes
 from alpheus_journal.workspace.workspace import Workspace, definition_of
@@ -39,6 +40,15 @@ def not_there(name: ObjectName, reason: str = "", hint: str = "") -> NotFound:
         kind=_NOT_THERE.get(name.kind, "no_object"),
         hint=hint or f"list the {name.kind.label}s to see the names",
     )
+
+
+def check_start(workspace: Workspace, name: ObjectName, table_id: str, version: int) -> None:
+    """Check that the data files of a table at a version are kept, so that they may be referenced again. The catalog's
+    definition must be fetched. Raises Expired (`files_expired`)."""
+    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef, workspace)
+    start = definition.table_starts.get(table_id, 0)
+    if version < start:
+        raise files_expired(name.full_name, version, start)
 
 
 def require(workspace: Workspace | Changes, name: ObjectName) -> StoredObject:

@@ -776,12 +776,30 @@ class UpgradeCatalog(_message.Message):
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class FenceCollection(_message.Message):
-    __slots__ = ("cutoff_millis", "disregarded")
+    __slots__ = ("cutoff_millis", "disregarded", "starts")
     CUTOFF_MILLIS_FIELD_NUMBER: _ClassVar[int]
     DISREGARDED_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     cutoff_millis: int
     disregarded: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cutoff_millis: _Optional[int] = ..., disregarded: _Optional[_Iterable[str]] = ...) -> None: ...
+    starts: _containers.RepeatedCompositeFieldContainer[PlannedStart]
+    def __init__(self, cutoff_millis: _Optional[int] = ..., disregarded: _Optional[_Iterable[str]] = ..., starts: _Optional[_Iterable[_Union[PlannedStart, _Mapping]]] = ...) -> None: ...
+
+class PlannedStart(_message.Message):
+    __slots__ = ("table_id", "version", "namespace_name", "name", "age_millis", "keep_versions")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AGE_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    table_id: str
+    version: int
+    namespace_name: str
+    name: str
+    age_millis: int
+    keep_versions: int
+    def __init__(self, table_id: _Optional[str] = ..., version: _Optional[int] = ..., namespace_name: _Optional[str] = ..., name: _Optional[str] = ..., age_millis: _Optional[int] = ..., keep_versions: _Optional[int] = ...) -> None: ...
 
 class CreateSubscription(_message.Message):
     __slots__ = ("name", "subscription_id", "namespaces", "names", "name_patterns", "kinds", "actions", "details", "lease_millis", "next_version", "token")
@@ -816,7 +834,7 @@ class DropSubscription(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class CreateTag(_message.Message):
-    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out")
+    __slots__ = ("name", "tag_id", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out", "lacking")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -824,6 +842,13 @@ class CreateTag(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LackingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     TAG_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -838,6 +863,7 @@ class CreateTag(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     name: str
     tag_id: str
     version: int
@@ -852,10 +878,11 @@ class CreateTag(_message.Message):
     row_count: int
     chosen: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
     left_out: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
-    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ...) -> None: ...
+    lacking: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., tag_id: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., lacking: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ReplaceTag(_message.Message):
-    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out")
+    __slots__ = ("name", "version", "commit_id", "version_created_at_millis", "pin_path", "expire_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out", "lacking")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -863,6 +890,13 @@ class ReplaceTag(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LackingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -876,6 +910,7 @@ class ReplaceTag(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     commit_id: str
@@ -889,7 +924,8 @@ class ReplaceTag(_message.Message):
     row_count: int
     chosen: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
     left_out: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ...) -> None: ...
+    lacking: _containers.ScalarMap[str, int]
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., pin_path: _Optional[str] = ..., expire_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., lacking: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DropTag(_message.Message):
     __slots__ = ("name", "expected_pin_path")

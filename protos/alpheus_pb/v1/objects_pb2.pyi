@@ -118,7 +118,7 @@ MAP: DataType
 LIST: DataType
 
 class CatalogDef(_message.Message):
-    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up", "format_revision", "data_roots", "collected_before_millis", "checksum")
+    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "exported_snapshots", "time_marks", "given_up", "format_revision", "data_roots", "collected_before_millis", "table_starts", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +133,13 @@ class CatalogDef(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class TableStartsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     MAJOR_VERSION_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +156,7 @@ class CatalogDef(_message.Message):
     FORMAT_REVISION_FIELD_NUMBER: _ClassVar[int]
     DATA_ROOTS_FIELD_NUMBER: _ClassVar[int]
     COLLECTED_BEFORE_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_STARTS_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     major_version: int
@@ -166,8 +174,9 @@ class CatalogDef(_message.Message):
     format_revision: int
     data_roots: _containers.RepeatedCompositeFieldContainer[DataRoot]
     collected_before_millis: int
+    table_starts: _containers.ScalarMap[str, int]
     checksum: int
-    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., format_revision: _Optional[int] = ..., data_roots: _Optional[_Iterable[_Union[DataRoot, _Mapping]]] = ..., collected_before_millis: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., exported_snapshots: _Optional[_Mapping[str, str]] = ..., time_marks: _Optional[_Iterable[_Union[TimeMark, _Mapping]]] = ..., given_up: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., format_revision: _Optional[int] = ..., data_roots: _Optional[_Iterable[_Union[DataRoot, _Mapping]]] = ..., collected_before_millis: _Optional[int] = ..., table_starts: _Optional[_Mapping[str, int]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class DataRoot(_message.Message):
     __slots__ = ("url", "namespace_name")
@@ -589,7 +598,7 @@ class InputPosition(_message.Message):
     def __init__(self, table_id: _Optional[str] = ..., version: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class TagDef(_message.Message):
-    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out", "checksum")
+    __slots__ = ("id", "version", "pin_path", "creator", "created_at_millis", "expire_at_millis", "commit_id", "version_created_at_millis", "message", "properties", "object_count", "table_count", "row_count", "chosen", "left_out", "lacking", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -597,6 +606,13 @@ class TagDef(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LackingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PIN_PATH_FIELD_NUMBER: _ClassVar[int]
@@ -612,6 +628,7 @@ class TagDef(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     version: int
@@ -628,8 +645,9 @@ class TagDef(_message.Message):
     row_count: int
     chosen: _containers.RepeatedCompositeFieldContainer[TagObject]
     left_out: _containers.RepeatedCompositeFieldContainer[TagObject]
+    lacking: _containers.ScalarMap[str, int]
     checksum: int
-    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[TagObject, _Mapping]]] = ..., checksum: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., version: _Optional[int] = ..., pin_path: _Optional[str] = ..., creator: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., message: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[TagObject, _Mapping]]] = ..., lacking: _Optional[_Mapping[str, int]] = ..., checksum: _Optional[int] = ...) -> None: ...
 
 class TagObject(_message.Message):
     __slots__ = ("namespace_name", "name", "version")

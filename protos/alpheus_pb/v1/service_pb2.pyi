@@ -117,7 +117,14 @@ class CreatePinRequest(_message.Message):
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ..., only: _Optional[_Iterable[_Union[CreatePinRequest.Object, _Mapping]]] = ..., without: _Optional[_Iterable[_Union[CreatePinRequest.Object, _Mapping]]] = ...) -> None: ...
 
 class CreatePinResponse(_message.Message):
-    __slots__ = ("path", "version", "commit_id", "version_created_at_millis", "object_count", "table_count", "row_count", "chosen", "left_out")
+    __slots__ = ("path", "version", "commit_id", "version_created_at_millis", "object_count", "table_count", "row_count", "chosen", "left_out", "lacking")
+    class LackingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     PATH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +134,7 @@ class CreatePinResponse(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     path: str
     version: int
     commit_id: str
@@ -136,7 +144,8 @@ class CreatePinResponse(_message.Message):
     row_count: int
     chosen: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
     left_out: _containers.RepeatedCompositeFieldContainer[_objects_pb2.TagObject]
-    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ...) -> None: ...
+    lacking: _containers.ScalarMap[str, int]
+    def __init__(self, path: _Optional[str] = ..., version: _Optional[int] = ..., commit_id: _Optional[str] = ..., version_created_at_millis: _Optional[int] = ..., object_count: _Optional[int] = ..., table_count: _Optional[int] = ..., row_count: _Optional[int] = ..., chosen: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., left_out: _Optional[_Iterable[_Union[_objects_pb2.TagObject, _Mapping]]] = ..., lacking: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ObjectName(_message.Message):
     __slots__ = ("type", "namespace_name", "name")
@@ -705,7 +714,7 @@ class CollectRequest(_message.Message):
     def __init__(self, minimum_age_millis: _Optional[int] = ..., dry_run: bool = ...) -> None: ...
 
 class CollectResponse(_message.Message):
-    __slots__ = ("cutoff_millis", "fence_version", "first_version", "last_version", "unreferenced", "deleted", "kept_by", "young", "uploads")
+    __slots__ = ("cutoff_millis", "fence_version", "first_version", "last_version", "unreferenced", "deleted", "kept_by", "young", "uploads", "earlier")
     class UnreferencedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -736,6 +745,7 @@ class CollectResponse(_message.Message):
     KEPT_BY_FIELD_NUMBER: _ClassVar[int]
     YOUNG_FIELD_NUMBER: _ClassVar[int]
     UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     cutoff_millis: int
     fence_version: int
     first_version: int
@@ -745,7 +755,20 @@ class CollectResponse(_message.Message):
     kept_by: _containers.MessageMap[str, FileTotals]
     young: FileTotals
     uploads: UploadTotals
-    def __init__(self, cutoff_millis: _Optional[int] = ..., fence_version: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., unreferenced: _Optional[_Mapping[str, FileTotals]] = ..., deleted: _Optional[_Mapping[str, FileTotals]] = ..., kept_by: _Optional[_Mapping[str, FileTotals]] = ..., young: _Optional[_Union[FileTotals, _Mapping]] = ..., uploads: _Optional[_Union[UploadTotals, _Mapping]] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[EarlierFiles]
+    def __init__(self, cutoff_millis: _Optional[int] = ..., fence_version: _Optional[int] = ..., first_version: _Optional[int] = ..., last_version: _Optional[int] = ..., unreferenced: _Optional[_Mapping[str, FileTotals]] = ..., deleted: _Optional[_Mapping[str, FileTotals]] = ..., kept_by: _Optional[_Mapping[str, FileTotals]] = ..., young: _Optional[_Union[FileTotals, _Mapping]] = ..., uploads: _Optional[_Union[UploadTotals, _Mapping]] = ..., earlier: _Optional[_Iterable[_Union[EarlierFiles, _Mapping]]] = ...) -> None: ...
+
+class EarlierFiles(_message.Message):
+    __slots__ = ("table_id", "table", "start_version", "files")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    START_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    table_id: str
+    table: str
+    start_version: int
+    files: FileTotals
+    def __init__(self, table_id: _Optional[str] = ..., table: _Optional[str] = ..., start_version: _Optional[int] = ..., files: _Optional[_Union[FileTotals, _Mapping]] = ...) -> None: ...
 
 class UploadTotals(_message.Message):
     __slots__ = ("abandoned", "aborted", "kept", "young", "skipped")

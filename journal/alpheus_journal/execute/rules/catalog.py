@@ -17,12 +17,10 @@ from alpheus_journal.model.definitions import (
 )
 from alpheus_journal.model.operation_messages import action_type
 from alpheus_journal.model.operations import (
-    DISREGARDED_MAX,
     Action,
     CancelTransaction,
     CreateCatalog,
     CreateNamespace,
-    FenceCollection,
     Repair,
     UpdateCatalog,
     UpdateNamespace,
@@ -113,20 +111,6 @@ def upgrade_catalog(workspace: Workspace, operation: UpgradeCatalog, context: Co
     if operation.revision == definition.format_revision:
         return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
     after = msgspec.structs.replace(definition, format_revision=operation.revision)
-    return simple_change(workspace, operation, context, after)
-
-
-def fence_collection(workspace: Workspace, operation: FenceCollection, context: Context) -> Executed:
-    """Raise the catalog's `collected_before_millis`. A fence that does not raise it is recorded and changes nothing."""
-    definition = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
-    check_revision(definition, 2, "collection")
-    if not 0 < operation.cutoff_millis <= fmt.TIME_MILLIS_MAX:
-        raise InvalidInput(f"a cutoff of {operation.cutoff_millis} ms is not a time")
-    if len(operation.disregarded) > DISREGARDED_MAX or not all(map(fmt.is_uuid, operation.disregarded)):
-        raise InvalidInput(f"a fence names at most {DISREGARDED_MAX:,} transactions, by their ids")
-    if operation.cutoff_millis <= definition.collected_before_millis:
-        return Executed(action=Action(type=action_type(operation), name=fmt.CATALOG, operation=operation))
-    after = msgspec.structs.replace(definition, collected_before_millis=operation.cutoff_millis)
     return simple_change(workspace, operation, context, after)
 
 
@@ -246,7 +230,6 @@ RULES: ExecuteRules = {
     UpdateCatalog: ExecuteRule(update_catalog, settled=name_target),
     Repair: ExecuteRule(repair, _read_for_repair),
     UpgradeCatalog: ExecuteRule(upgrade_catalog, settled=name_target),
-    FenceCollection: ExecuteRule(fence_collection, settled=name_target),
     CancelTransaction: ExecuteRule(cancel_transaction, read_nothing),
     CreateNamespace: ExecuteRule(
         create_namespace,

@@ -15,6 +15,7 @@ from alpheus_journal.model.answers import StoredObject
 from alpheus_journal.model.definitions import NamespaceDef, TableDef, ViewDef
 from alpheus_journal.model.operations import DropNamespace, RenameObject, TableCounters, Undrop
 from alpheus_journal.workspace.checks import (
+    check_start,
     check_tag_name,
     find_bound_views,
     not_there,
@@ -171,6 +172,7 @@ def undrop(workspace: Workspace, operation: Undrop, context: Context) -> Executi
             yield None
         definition = workspace.definition(old_name, then)
         if isinstance(definition, TableDef):
+            check_start(workspace, old_name, definition.id, operation.version)
             counters = counters_of(definition)
             if counters != Counters.of(definition):
                 recorded.append(counters.record_for(definition.id))
@@ -312,7 +314,7 @@ def _read_for_undrop(operation: Undrop, workspace: Workspace) -> Footprint:
     if operation.kind not in (Kind.NAMESPACE, Kind.TABLE, Kind.VIEW):
         return Footprint()
     source, target, version = operation.source, operation.target, operation.version
-    past, names = [(version, source)], [source, target]
+    past, names = [(version, source)], [source, target, fmt.CATALOG]
     past_inside: tuple[PastNamespace, ...] = ()
     if operation.kind is Kind.NAMESPACE:
         lived = workspace.has_past(version, source) and workspace.past(version, source) is not None

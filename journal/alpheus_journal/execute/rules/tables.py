@@ -24,6 +24,7 @@ from alpheus_journal.tables.partitions import check_partition_spec, check_sort_o
 from alpheus_journal.urls import redact_url
 from alpheus_journal.workspace.checks import (
     check_properties,
+    check_start,
     check_text,
     count_rows_between,
     decode_as,
@@ -221,6 +222,7 @@ def restore_table(workspace: Workspace, operation: RestoreTable, context: Contex
             version=operation.version,
             hint="undrop that other table under another name",
         )
+    check_start(workspace, name, then.id, operation.version)
     columns_differ = then.columns != definition.columns
     if columns_differ and not only_adds(definition.columns, then.columns):
         refuse_bound("change columns of", name, find_bound_views(workspace, name, definition))
@@ -256,7 +258,9 @@ def _names_of_update(operation: UpdateTable) -> tuple[ObjectName, ...] | None:
 
 def _read_for_restore(operation: RestoreTable, workspace: Workspace) -> Footprint:
     around = read_bound(operation, workspace)
-    return msgspec.structs.replace(around, past=((operation.version, operation.target),))
+    return msgspec.structs.replace(
+        around, names=(*around.names, fmt.CATALOG), past=((operation.version, operation.target),)
+    )
 
 
 RULES: ExecuteRules = {

@@ -50,7 +50,8 @@ def _set_tag(
     workspace: Workspace, operation: CreateTag | ReplaceTag, context: Context, tag_id: str
 ) -> Executed:
     name = operation.target
-    check_revision(decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef), 2, "tags")
+    catalog = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
+    check_revision(catalog, 2, "tags")
     if not 0 <= operation.version < context.version:
         raise InvalidInput(
             f"{name}: version {operation.version} does not exist yet, the head is {context.version - 1}",
@@ -73,6 +74,7 @@ def _set_tag(
     check_text(operation.message, f"the message of {name}")
     check_properties(operation.properties, f"properties of {name}")
     _check_objects(operation, context)
+    _check_lacking(operation, catalog)
     definition = TagDef(
         id=tag_id,
         version=operation.version,
@@ -89,6 +91,7 @@ def _set_tag(
         row_count=operation.row_count,
         chosen=operation.chosen,
         left_out=operation.left_out,
+        lacking=dict(operation.lacking),
     )
     return simple_change(workspace, operation, context, definition)
 
@@ -110,6 +113,17 @@ def _check_objects(operation: SetTag, context: Context) -> None:
                     f" {context.version - 1}",
                     kind="bad_version",
                 )
+
+
+def _check_lacking(operation: SetTag, catalog: CatalogDef) -> None:
+    """Check that each table that the tag lacks has a start. Starts only rise, so it is as high as the tag's."""
+    for table_id, start in operation.lacking.items():
+        if not 0 < start <= catalog.table_starts.get(table_id, 0):
+            raise InvalidInput(
+                f"{operation.target} lacks data files of the table {table_id[:80]!r} below version {start}, and no"
+                " collection took them",
+                kind="bad_version",
+            )
 
 
 def drop_tag(workspace: Workspace, operation: DropTag, context: Context) -> Executed:

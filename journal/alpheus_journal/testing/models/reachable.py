@@ -10,7 +10,7 @@ from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import decode_lease
 from alpheus_journal.model.action_rows import decode_action, is_read, parse_row
 from alpheus_journal.model.definition_messages import decode_definition
-from alpheus_journal.model.definitions import Segment, TableDef, TagDef
+from alpheus_journal.model.definitions import CatalogDef, Segment, TableDef, TagDef
 from alpheus_journal.model.operations import AppendFiles, ChangeRows, OverwriteFiles
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.manifest import decode_segment
@@ -27,14 +27,22 @@ class Reachable:
         self._storage = storage
         self._keys = keys
         self.files: set[str] = set()
-        self._pins: set[str] = set()
+        self._pins: dict[str, set[str]] = {}
+        """The tables that pins lack, by the path of the pin."""
+        self._starts: dict[str, int] = {}
+        self._passed: set[str] = set()
+        """The tables whose data files what is being marked does not reach."""
 
     async def find(self, *, leases: bool = True) -> set[str]:
         """Return their paths, without slots and hints."""
         slots = [info.path async for info in self._storage.list("vn/") if len(info.path) > 20]
-        for path in slots:
-            file = await self._node_file(path, root=True)
+        files = {
+            fmt.parse_version_file(path)[0]: (await self._node_file(path, root=True), path) for path in slots
+        }
+        self._starts = await self._read_starts(files[max(files)][0])
+        for version, (file, path) in files.items():
             if not file.is_tombstone:
+                self._passed = {id for id, start in self._starts.items() if version < start}
                 await self._mark_root(file)
                 await self._mark_actions(file, path)
         await self._mark_pins()
@@ -46,6 +54,12 @@ class Reachable:
                     await self._mark_uploads(lease.transaction_id)
                 await self.find_of_copy(lease.copy)
         return self.files
+
+    async def _read_starts(self, head: NodeFile) -> dict[str, int]:
+        data = await self._read(head.catalog_def)
+        definition = decode_definition(Kind.CATALOG, data, head.catalog_def)
+        assert isinstance(definition, CatalogDef)
+        return definition.table_starts
 
     async def find_of_copy(self, copy: Copy) -> set[str]:
         """Return the paths of what the copy of a version reaches, such as that of a lease."""
@@ -71,9 +85,11 @@ class Reachable:
         return self.files
 
     async def _mark_pins(self) -> None:
-        for path in sorted(self._pins):  # what pins name themselves keeps nothing
+        for path, lacking in sorted(self._pins.items()):  # what pins name themselves keeps nothing
             self.files.add(path)
+            self._passed = lacking
             await self._mark_root(await self._node_file(path, root=True), pins=False)
+        self._passed = set()
 
     async def _read(self, path: str) -> bytes:
         return await self._storage.read(path, size_max=_SIZE_MAX)
@@ -101,13 +117,15 @@ class Reachable:
             return
         definition = decode_definition(kind, await self._read(path), path)
         if isinstance(definition, TagDef) and pins:
-            self._pins.add(definition.pin_path)
+            self._pins[definition.pin_path] = set(definition.lacking)
         if isinstance(definition, TableDef):
             for segment in definition.segments:
                 await self._mark_segment(segment, definition.id)
 
     async def _mark_segment(self, segment: Segment, table_id: str) -> None:
         self.files.add(segment.path)
+        if table_id in self._passed:
+            return
         files = decode_segment(await self._read(segment.path), segment.path, table_id=table_id)
         self.files.update(file.path for file in files)
 
