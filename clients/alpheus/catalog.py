@@ -36,12 +36,15 @@ from alpheus.models import (
     LogEntry,
     Outcome,
     SavedTransaction,
+    Table,
     Upgraded,
     VersionInfo,
 )
 from alpheus.rows.scan import Where
 from alpheus.session.arguments import TXN_TTL_DEFAULT, AnyName, Name, NamespaceText, Span, When
+from alpheus.session.snapshot import check_rows as check_rows_at
 from alpheus.session.snapshot import reference_of, snapshot_facts
+from alpheus.session.table_starts import starts_at_head
 from alpheus.sync.portal import Iteration, run
 from alpheus.sync.reads import SyncReads
 from alpheus.sync.replica import Replica
@@ -723,6 +726,16 @@ class Catalog(Shown, SyncReads, SyncWrites[Commit], Closing):
 def async_of(catalog: Catalog) -> aio.AsyncCatalog:
     """The asynchronous catalog below this one, for the rooms above. A forked child has its own."""
     return catalog._core()
+
+
+def starts_of(catalog: Catalog) -> Mapping[str, int]:
+    """The starts of tables at the head, by table id: older versions may lack the tables' data files."""
+    return run(starts_at_head(aio.session_of(catalog._core())))
+
+
+def check_rows(snapshot: Snapshot, tables: Iterable[Table]) -> None:
+    """Check that the data files of tables are kept at a snapshot's version. Raises Expired (`files_expired`)."""
+    run(check_rows_at(snapshot._reads(), tables))
 
 
 def core_of(transaction: Transaction) -> TransactionCore:

@@ -13,6 +13,7 @@ from alpheus.models import (
     Collection,
     Commit,
     Dropped,
+    EarlierFiles,
     Event,
     Expiry,
     FileTotals,
@@ -88,6 +89,15 @@ def collection_of(value: answers.Collection, *, dry_run: bool) -> Collection:
         kept_by=_totals_of({by: value.kept_by[by] for by in sorted(value.kept_by, key=place)}),
         young=FileTotals(files=value.young.files, size_bytes=value.young.size_bytes),
         uploads=UploadTotals(**msgspec.structs.asdict(value.uploads)),
+        earlier=tuple(
+            EarlierFiles(
+                table=one.table,
+                table_id=one.table_id,
+                start_version=one.start,
+                files=FileTotals(files=one.files.files, size_bytes=one.files.size_bytes),
+            )
+            for one in value.earlier
+        ),
     )
 
 

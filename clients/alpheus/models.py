@@ -186,6 +186,19 @@ class UploadTotals(ShownStruct, frozen=True, kw_only=True):
         return f"{count_text(self.aborted, 'open upload')} of {self.abandoned} abandoned aborted"
 
 
+class EarlierFiles(ShownStruct, frozen=True, kw_only=True):
+    """The data files of a table that go although kept versions below `start_version` list them, by the table's rules of
+    history. Reads of the table at these versions raise Expired (`files_expired`)."""
+
+    table: str
+    table_id: str
+    start_version: int
+    files: FileTotals = FileTotals()
+
+    def _title(self) -> str:
+        return f"{self.files._title()} of {self.table} below version {self.start_version}"
+
+
 class Collection(ShownStruct, frozen=True, kw_only=True):
     """What a collection of unreferenced files did, or in a dry run would do. Times are those of the store.
 
@@ -199,6 +212,7 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
       `pins`, `leases`, `transactions`, `exports`. A file counts once, at the first that needs it. An entry
       `data root URL, …` without files says that this root was skipped, and why.
     - `uploads`: the open uploads, on stores that have such uploads.
+    - `earlier`: the tables whose own rules let data files go before the versions that list them.
     """
 
     dry_run: bool
@@ -211,6 +225,7 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
     kept_by: dict[str, FileTotals]
     young: FileTotals
     uploads: UploadTotals = UploadTotals()
+    earlier: tuple[EarlierFiles, ...] = ()
 
     @property
     def unreferenced_total(self) -> FileTotals:
@@ -225,7 +240,7 @@ class Collection(ShownStruct, frozen=True, kw_only=True):
             return f"{self.unreferenced_total._title()} would be deleted"
         return f"{self.deleted_total._title()} deleted"
 
-    _hidden = ("unreferenced", "deleted", "kept_by", "young", "uploads")
+    _hidden = ("unreferenced", "deleted", "kept_by", "young", "uploads", "earlier")
 
     def _cells(self) -> Cells:
         shown = self.unreferenced if self.dry_run else self.deleted

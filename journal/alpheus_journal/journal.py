@@ -89,7 +89,7 @@ from alpheus_journal.replay.state import Head, State
 from alpheus_journal.replay.symbols import Drift, SymbolPage, SymbolQuery
 from alpheus_journal.storage import Storage
 from alpheus_journal.tags.pinning import Pinning
-from alpheus_journal.tags.reader import load_tag, name_nearest_tag
+from alpheus_journal.tags.reader import load_tag, name_nearest_tag, version_of_tag
 from alpheus_journal.tree.reader import Snapshot
 from alpheus_journal.wire import positions as subscriptions
 from alpheus_journal.workspace.checks import no_namespace, not_there
@@ -391,14 +391,7 @@ class Journal:
 
     async def resolve(self, at: At) -> VersionInfo:
         if isinstance(at, Tag):
-            tag = await load_tag(self, at.name)
-            return VersionInfo(
-                version=tag.version,
-                created_at_millis=tag.version_created_at_millis,
-                token=make_token(self.catalog_id, tag.version, tag.commit_id),
-                pin_path=tag.pin_path,
-                is_chosen=tag.is_chosen,
-            )
+            return version_of_tag(self.catalog_id, await load_tag(self, at.name))
         version = await self._version_of(at)
         head = self.head
         if version == head.version:

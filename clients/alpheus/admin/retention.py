@@ -41,7 +41,14 @@ async def collect(session: Session, minimum_age_millis: int, *, dry_run: bool) -
         aborted = gone.uploads.aborted + found.uploads.aborted
         abandoned = gone.uploads.aborted + found.uploads.abandoned
         uploads = msgspec.structs.replace(found.uploads, abandoned=abandoned, aborted=aborted)
-        return msgspec.structs.replace(found, deleted=deleted, fence_version=fence, uploads=uploads)
+        earlier = {one.table_id: one for one in (*gone.earlier, *found.earlier)}
+        return msgspec.structs.replace(
+            found,
+            deleted=deleted,
+            fence_version=fence,
+            uploads=uploads,
+            earlier=tuple(sorted(earlier.values(), key=lambda one: one.table)),
+        )
 
     return await _run_to_end(
         session,

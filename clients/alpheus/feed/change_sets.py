@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Literal
@@ -24,6 +24,7 @@ from alpheus.rows.manifest_files import FileLists
 from alpheus.rows.plan import FileAt, decode_predicate, plan, predicates_at
 from alpheus_journal.errors import InvalidInput
 from alpheus_journal.model.definitions import Segment, TableDef
+from alpheus_journal.model.table_starts import files_expired
 from alpheus_journal.predicate import Or, Predicate
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.data_file import DataFile
@@ -62,15 +63,24 @@ class _State(msgspec.Struct, frozen=True):
 
 
 class ChangeReader:
-    """Turns row changes of one table into change sets. Reads the table's definitions and manifests."""
+    """Turns row changes of one table into change sets. Reads the table's definitions and manifests.
 
-    def __init__(self, storage: Storage, lists: FileLists, table_id: str) -> None:
+    `starts` returns the starts of tables at the head, and is asked once. A change below the table's start raises
+    Expired (`files_expired`).
+    """
+
+    def __init__(
+        self, storage: Storage, lists: FileLists, table_id: str, starts: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._start: int | None = None
+        self._starts = starts
         self._storage = storage
         self._lists = lists
         self._table_id = table_id
 
     def read(self, change: RowChange) -> list[ChangeSet]:
         """Return the change sets of a row change in the order in which they took effect, without empty ones."""
+        self._check_kept(change.version)
         if change.type == "append":
             return self._insert_sets(change, "insert")
         if change.type == "overwrite":
@@ -85,8 +95,15 @@ class ChangeReader:
 
     def read_snapshot(self, table: TableDef, version: int, created_at: datetime) -> list[ChangeSet]:
         """Return all rows of the table, as inserts of `version`."""
+        self._check_kept(version)
         whole = RowChange(version=version, created_at=created_at, transaction_id=None, type="append")
         return self._plan_sets(whole, "insert", table, self._list_files(table.segments))
+
+    def _check_kept(self, version: int) -> None:
+        if self._start is None:
+            self._start = self._starts().get(self._table_id, 0)
+        if version < self._start:
+            raise files_expired(self._table_id, version, self._start)
 
     def _row_sets(self, change: RowChange) -> list[ChangeSet]:
         if change.changes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from alpheus.catalog import Catalog
+from alpheus.catalog import Catalog, starts_of
 from alpheus.feed.change_sets import ChangeReader, ChangeSet, refuse_removals
 from alpheus.feed.former_names import name_at
 from alpheus.feed.log import follow, split_name
@@ -328,7 +328,7 @@ class TableStream(Stream):
         self._steps = []
 
     def _reader(self) -> ChangeReader:
-        return ChangeReader(self._storage, self._lists, self._own_id)
+        return ChangeReader(self._storage, self._lists, self._own_id, lambda: starts_of(self._catalog))
 
     def _select_sets(self, change: RowChange, trail: TableTrail, *, is_first: bool) -> list[ChangeSet]:
         """Return the change sets of one row change that the stream delivers.

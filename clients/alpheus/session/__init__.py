@@ -8,6 +8,7 @@
     pinned_reads    reads of rows at one version
     snapshot        the catalog at one version, with a lease or without
     leases          leases of this client's readers: taken, renewed, given up
+    table_starts    tables that lack data files at a version, by their rules of history
     remote          a daemon as an `Access`
     commit_stream   commits of one connection in one stream
 

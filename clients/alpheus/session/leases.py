@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import os
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from alpheus.models import Lease, time_of
 from alpheus.session.session import Session
+from alpheus.session.table_starts import lacking_of_copy
 from alpheus_journal.clock import SystemClock
 from alpheus_journal.errors import AlpheusError, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.format import CATALOG, LEASE_FOLDER, Kind, ObjectName, namespace_name
@@ -115,11 +116,12 @@ class Leasing:
             self._warn(error)
             return None
         try:
+            lacking = await lacking_of_copy(session, at, tag)
             session.check_open()  # a closed session would never give the lease up
-        except InvalidInput:
+        except BaseException:
             await held.release()
             raise
-        return LeasedVersion(session, storage, held)
+        return LeasedVersion(session, storage, held, lacking)
 
     def _warn(self, error: AlpheusError) -> None:
         if not self._has_warned:
@@ -145,9 +147,13 @@ class LeasedVersion:
     """A version with a lease, and the reads of it after its slot has expired. `release` ends the lease, as does the end
     of the session."""
 
-    def __init__(self, session: Session, storage: Storage, held: HeldLease) -> None:
+    def __init__(
+        self, session: Session, storage: Storage, held: HeldLease, lacking: Mapping[str, int]
+    ) -> None:
         self._session = session
         self._storage = storage
+        self.lacking = lacking
+        """The tables whose data files may have been deleted before the lease was durable, with their starts."""
         self._held = held
         self._turn = asyncio.Lock()
         self._snapshot: Snapshot | None = None

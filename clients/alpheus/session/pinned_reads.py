@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from alpheus.rows.scan import AsyncScan, Where, check_row_limit, expired_instead
 from alpheus.session.arguments import Name, parse_name, words
 from alpheus.session.reads import Reads
 from alpheus.session.session import Session
+from alpheus.session.table_starts import check_files_kept, check_not_lacking
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.definitions import TableDef
 from alpheus_journal.storage import Storage
@@ -48,6 +49,7 @@ class PinnedReads(Reads):
         batch, counts them, or shows which files are pruned, and why."""
         key = parse_name(Kind.TABLE, name)
         version, table = await self._table_at(key)
+        check_not_lacking(await self._lacking(), key.full_name, table.id, version)
         return await scan_table(
             self._session,
             key,
@@ -58,7 +60,16 @@ class PinnedReads(Reads):
             limit,
             hold=self._hold(),
             verify=self._verifier(),
+            has_copy=self._has_copy(),
         )
+
+    async def _lacking(self) -> Mapping[str, int]:
+        """Return the tables whose data files may have been deleted at this version, by their ids, with their starts."""
+        return {}
+
+    def _has_copy(self) -> bool:
+        """Return whether a lease or a pin keeps the files that `_lacking` does not name."""
+        return False
 
     def _verifier(self) -> Callable[[], Awaitable[object]] | None:
         """Return what raises Expired once the version has expired and its files may be gone."""
@@ -80,6 +91,7 @@ async def scan_table(
     unstored: Callable[[str], bytes | None] | None = None,
     hold: Callable[[Storage], Storage] | None = None,
     verify: Callable[[], Awaitable[object]] | None = None,
+    has_copy: bool = False,
 ) -> AsyncScan:
     """Plan to read the rows of the table that `table` defines. Raises Corrupt (`corrupt_manifest`) for a file on a
     local disk that is not the one that was committed.
@@ -87,12 +99,21 @@ async def scan_table(
     - `unstored`: see `list_files`.
     - `hold`: makes of a storage the one from which rows are read, as the holder of a lease reads it.
     - `verify`: see `scan_of`.
+    - `has_copy`: a lease or a pin keeps the files. Otherwise a missing file may be one that the table's rules let go,
+      and then the read raises Expired (`files_expired`).
     """
     check_row_limit(limit)
+
+    async def verify_all() -> None:
+        if verify is not None:
+            await verify()
+        if not has_copy:
+            await check_files_kept(session, name.full_name, table.id, version)
+
     storage = await session.data_storage(table)
     if hold is not None:
         storage = hold(storage)
-    async with expired_instead(verify):
+    async with expired_instead(verify_all):
         files = await list_files(storage, table, unstored)
     scan = scan_of(
         storage,
@@ -103,7 +124,7 @@ async def scan_table(
         limit=limit,
         version=version,
         name=name.full_name,
-        verify=verify,
+        verify=verify_all,
     )
     await scan.check_on_disk()
     return scan

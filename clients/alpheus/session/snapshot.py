@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from alpheus.closing import AsyncClosing
 from alpheus.display import Facts, Shown
-from alpheus.models import VersionInfo
+from alpheus.models import Table, VersionInfo
 from alpheus.session.leases import LeasedVersion
 from alpheus.session.pinned_reads import PinnedReads
 from alpheus.session.session import Session
+from alpheus.session.table_starts import check_not_lacking, starts_at_head
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.model.answers import At, Loaded, Page, Pinned
+from alpheus_journal.model.table_starts import find_lacking
 from alpheus_journal.storage import Storage
 from alpheus_journal.urls import redact_url
 
@@ -105,6 +107,18 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
                 self._has_expired = True
         return await copied(lease)
 
+    async def _lacking(self) -> Mapping[str, int]:
+        if self._lease is not None:
+            return self._lease.lacking
+        if isinstance(self._reference, Pinned):
+            return dict(self._reference.lacking)
+        if self.version >= self._session.seen_version:
+            return {}  # no start is above the head
+        return find_lacking(await starts_at_head(self._session), self.version)
+
+    def _has_copy(self) -> bool:
+        return self._lease is not None or isinstance(self._reference, Pinned)
+
     def _verifier(self) -> Callable[[], Awaitable[object]] | None:
         if self._lease is not None or not isinstance(self._reference, int):
             return None  # the lease, or the pin of a tag, keeps the files
@@ -117,6 +131,13 @@ class AsyncSnapshot(Shown, PinnedReads, AsyncClosing):
 def reference_of(snapshot: AsyncSnapshot) -> At:
     """Return the reference with which every read of a snapshot asks. For a version that a tag named, it has the pin."""
     return snapshot._reference
+
+
+async def check_rows(snapshot: AsyncSnapshot, tables: Iterable[Table]) -> None:
+    """Check that the data files of tables are kept at a snapshot's version. Raises Expired (`files_expired`)."""
+    lacking = await snapshot._lacking()
+    for table in tables:
+        check_not_lacking(lacking, table.full_name, table.id, snapshot.version)
 
 
 def snapshot_facts(at: VersionInfo, is_leased: bool) -> Facts:

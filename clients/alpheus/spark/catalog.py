@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 from pyspark.sql.streaming.query import StreamingQuery
 
 import alpheus
-from alpheus.catalog import Catalog, Snapshot, Transaction
+from alpheus.catalog import Catalog, Snapshot, Transaction, check_rows
 from alpheus.importing.results import Format, Imported
 from alpheus.models import Commit, Table
 from alpheus.pipeline.jobs import Job
@@ -152,7 +152,9 @@ class SparkCatalog(Lake):
         table's sort order: use `orderBy`. `alpheus.Scan.ordered` merges sorted files without Spark.
         """
         table = self._table(name, at)
-        self._hold(table.version, at)
+        held = self._hold(table.version, at)
+        if held is not None or at is not None:
+            check_rows(held or open_version(self.catalog, table.version, at), [table])
         with name_missing_files(self, lambda: table):
             return self.frame(table.definition, columns, where)
 
@@ -166,10 +168,11 @@ class SparkCatalog(Lake):
         require_native(table.definition)
         return table
 
-    def _hold(self, version: int, at: When = None) -> None:
-        """Lease the version of `at`, from which a frame is made, while it is among the last `HELD_VERSIONS_MAX`."""
+    def _hold(self, version: int, at: When = None) -> Snapshot | None:
+        """Lease the version of `at`, from which a frame is made, while it is among the last `HELD_VERSIONS_MAX`. Return
+        the version with its lease; None where no lease is wanted."""
         if self._lease is False:
-            return
+            return None
         with self._holding:
             # A tag of chosen objects may have tables of other versions, too.
             key = version, at if isinstance(parse_when(at), Tag) else None
@@ -181,6 +184,7 @@ class SparkCatalog(Lake):
             self._held.move_to_end(key)
             while len(self._held) > HELD_VERSIONS_MAX:
                 self._held.popitem(last=False)[1].close()
+            return self._held[key]
 
     def at(
         self, when: When = None, branch: str | None = None, lease: bool | float | None = None

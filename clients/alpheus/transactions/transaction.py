@@ -17,6 +17,7 @@ from alpheus.rows.scan import AsyncScan, Where, predicate_of
 from alpheus.session.arguments import Name, parse_name, texts, words
 from alpheus.session.pinned_reads import PinnedReads, scan_table
 from alpheus.session.session import Session
+from alpheus.session.table_starts import expired_files_instead
 from alpheus.transactions.core import TransactionCore
 from alpheus.transactions.steps import Step
 from alpheus.transactions.terms import TransactionTerms
@@ -325,7 +326,8 @@ class AsyncTransaction(Shown, PinnedReads, Writes[None]):
 
     async def _write(self, step: Step, *, blind: bool, tolerant: bool) -> None:
         self.core.check_open()
-        await step.run(self.core)
+        async with expired_files_instead(self._session, self.version):
+            await step.run(self.core)
 
     async def _objects(self, names: list[ObjectName]) -> Loaded:
         return await self.core.load(names)
@@ -365,7 +367,7 @@ async def commit_single(session: Session, step: Step, *, blind: bool, tolerant: 
         return await session.commit_operation(operation, (await session.resolve(None)).version)
     tx = AsyncTransaction(session, TransactionTerms(), blind=blind)
     try:
-        async with tx:
+        async with tx, expired_files_instead(session, tx.version):
             await step.run(tx.core)
     except (AlreadyExists, Conflict) as error:
         if not (tolerant and (isinstance(error, AlreadyExists) or error.kind == "already_exists_now")):

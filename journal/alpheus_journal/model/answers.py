@@ -42,6 +42,8 @@ class Pinned(msgspec.Struct, frozen=True):
     version: int
     pin_path: str
     is_chosen: bool = False
+    lacking: tuple[tuple[str, int], ...] = ()
+    """The tables whose data files the pin may lack, with their starts. Only the process that reads rows uses it."""
 
 
 class PinObject(msgspec.Struct, frozen=True):
@@ -94,11 +96,14 @@ class VersionInfo(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     pin_path: str = ""  # of the tag that was asked for
     is_chosen: bool = False  # that tag holds chosen objects
+    lacking: dict[str, int] = {}  # of that tag, as in TagDef
 
     @property
     def reference(self) -> At:
         """The reference under which this version stays readable as long as it was when it was resolved."""
-        return Pinned(self.version, self.pin_path, self.is_chosen) if self.pin_path else self.version
+        if not self.pin_path:
+            return self.version
+        return Pinned(self.version, self.pin_path, self.is_chosen, tuple(self.lacking.items()))
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):

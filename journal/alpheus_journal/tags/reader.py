@@ -14,7 +14,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.pins import copy_pin, create_pin, read_pin
 from alpheus_journal.log.versions import Log
-from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject
+from alpheus_journal.model.answers import At, Loaded, Page, Pin, StoredObject, VersionInfo, make_token
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TagDef, TagParts
 from alpheus_journal.tags.counts import Counts
@@ -56,6 +56,18 @@ async def load_tag(read: Read, name: str) -> TagDef:
             hint="list the tags to see the names, or give a version number or a time such as 2026-03-01T12:00:00Z",
         )
     return decode_tag(stored)
+
+
+def version_of_tag(catalog_id: str, tag: TagDef) -> VersionInfo:
+    """Return the version that a tag names."""
+    return VersionInfo(
+        version=tag.version,
+        created_at_millis=tag.version_created_at_millis,
+        token=make_token(catalog_id, tag.version, tag.commit_id),
+        pin_path=tag.pin_path,
+        is_chosen=tag.is_chosen,
+        lacking=tag.lacking,
+    )
 
 
 async def list_tags(at: Snapshot) -> AsyncIterator[tuple[str, TagDef]]:

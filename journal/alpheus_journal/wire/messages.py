@@ -160,6 +160,7 @@ def encode_version_info(value: VersionInfo) -> pb.ResolveResponse:
         token=value.token,
         pin=value.pin_path,
         chosen=value.is_chosen,
+        lacking=value.lacking,
     )
 
 
@@ -170,6 +171,7 @@ def decode_version_info(message: pb.ResolveResponse) -> VersionInfo:
         token=message.token,
         pin_path=message.pin,
         is_chosen=message.chosen,
+        lacking=dict(message.lacking),
     )
 
 

@@ -84,18 +84,27 @@ class ResolveRequest(_message.Message):
     def __init__(self, at: _Optional[_Union[VersionRef, _Mapping]] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
-    __slots__ = ("version", "created_at_millis", "token", "pin", "chosen")
+    __slots__ = ("version", "created_at_millis", "token", "pin", "chosen", "lacking")
+    class LackingEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     PIN_FIELD_NUMBER: _ClassVar[int]
     CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at_millis: int
     token: str
     pin: str
     chosen: bool
-    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., pin: _Optional[str] = ..., chosen: bool = ...) -> None: ...
+    lacking: _containers.ScalarMap[str, int]
+    def __init__(self, version: _Optional[int] = ..., created_at_millis: _Optional[int] = ..., token: _Optional[str] = ..., pin: _Optional[str] = ..., chosen: bool = ..., lacking: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CreatePinRequest(_message.Message):
     __slots__ = ("at", "only", "without")

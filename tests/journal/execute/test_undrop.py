@@ -16,7 +16,7 @@ from alpheus_journal.format import Kind, ObjectName
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.answers import Committed, Finding, StoredObject
 from alpheus_journal.model.definition_messages import decode_definition, encode_definition
-from alpheus_journal.model.definitions import Column, NamespaceDef, Reference, TableDef, ViewDef
+from alpheus_journal.model.definitions import CatalogDef, Column, NamespaceDef, Reference, TableDef, ViewDef
 from alpheus_journal.model.operations import (
     AddColumn,
     AppendFiles,
@@ -169,6 +169,7 @@ def test_a_restored_table_continues_from_the_larger_counters() -> None:
         schema_id=4,
     )
     space = Workspace()
+    space.add_object(fmt.CATALOG, StoredObject("def/catalog", encode_definition(CatalogDef(id=ID))))
     space.add_object(name, StoredObject("def/now", encode_definition(now)))
     space.add_past(2, name, StoredObject("def/then", encode_definition(then)))
     restore = RestoreTable(namespace="a", name="t", version=2)

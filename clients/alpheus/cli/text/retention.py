@@ -68,6 +68,14 @@ def collection_text(collection: Collection) -> str:
         lines.append(columns_text(["  KIND", "FILES", "SIZE"], rows))
     elif not collection.uploads.abandoned:
         lines.append("nothing to do: every file that is old enough is needed")
+    for one in collection.earlier:
+        does = "would go" if collection.dry_run else "went"
+        lines.append(
+            printable(
+                f"of table {one.table} {_totals_text(one.files)} {does} by its rules of history: it cannot be read below"
+                f" version {one.start_version}"
+            )
+        )
     lines += _uploads_lines(collection)
     for by, totals in collection.kept_by.items():
         if by.startswith("data root "):

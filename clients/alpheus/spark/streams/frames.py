@@ -9,6 +9,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from alpheus.catalog import starts_of
 from alpheus.feed.change_sets import (
     CHANGE_COLUMNS,
     ChangeReader,
@@ -64,7 +65,7 @@ def changes_between(lake: Lake, name: Name, after: When, until: When) -> DataFra
 
 
 def _reader(lake: Lake, table: TableDef) -> ChangeReader:
-    return ChangeReader(lake.storage, lake.lists, table.id)
+    return ChangeReader(lake.storage, lake.lists, table.id, lambda: starts_of(lake.catalog))
 
 
 def _sets(lake: Lake, table: TableDef, changes: Sequence[RowChange]) -> list[ChangeSet]:

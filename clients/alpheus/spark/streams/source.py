@@ -57,7 +57,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from alpheus.catalog import Catalog
+from alpheus.catalog import Catalog, starts_of
 from alpheus.feed.change_sets import ChangeReader
 from alpheus.feed.former_names import find_moved
 from alpheus.feed.log import follow
@@ -259,7 +259,9 @@ class TableReader(Travelling, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with self._options.connect() as catalog:
             storage = catalog.storage()
-            reader = ChangeReader(storage, FileLists(storage, run), self._table.id)
+            reader = ChangeReader(
+                storage, FileLists(storage, run), self._table.id, lambda: starts_of(catalog)
+            )
             if self._options.feed == "changes":
                 asked = range_of(catalog, self._options.table, self._options.after, self._table.version)
                 steps = follow(catalog, asked.start_trail(), asked.after, asked.until)

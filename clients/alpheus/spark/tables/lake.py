@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from alpheus.catalog import Catalog
+from alpheus.catalog import Catalog, starts_of
 from alpheus.models import Table
 from alpheus.rows.file_reader import damaged_file
 from alpheus.rows.manifest_files import FileLists, Made
@@ -23,6 +24,7 @@ from alpheus.spark.tables import scan
 from alpheus.spark.tables.scan import Where
 from alpheus_journal.errors import AlpheusError, InvalidInput
 from alpheus_journal.model.definitions import TableDef
+from alpheus_journal.model.table_starts import files_expired
 from alpheus_journal.rooted_storage import DataRoots
 from alpheus_journal.storage import Storage
 from alpheus_journal.tables.data_file import DataFile
@@ -95,8 +97,21 @@ def name_missing_files(lake: Lake, table: Callable[[], Table] | None = None) -> 
         file, reason, cause = DataFile(path=path, row_count=0, size_bytes=0), "is missing", error
     else:
         return
+    _check_kept(lake, table, file.path)
     segment = lake.lists.segment_of(file.path)
     raise damaged_file(file, reason, table=_name_of(table, file.path), segment=segment) from cause
+
+
+def _check_kept(lake: Lake, table: Callable[[], Table] | None, path: str) -> None:
+    """Raise Expired (`files_expired`) where a collection has taken the file of a table at an older version."""
+    with contextlib.suppress(AlpheusError):
+        found = None if table is None else table()
+        start = 0 if found is None else starts_of(lake.catalog).get(found.id, 0)
+        if found is not None and f"/{found.id}/" in path and found.version < start:
+            expired = files_expired(found.full_name, found.version, start)
+        else:
+            return
+    raise expired
 
 
 def _name_of(table: Callable[[], Table] | None, path: str) -> str:

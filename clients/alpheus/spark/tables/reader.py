@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from pyspark.sql import DataFrame
 
-from alpheus.catalog import Catalog, Snapshot
+from alpheus.catalog import Catalog, Snapshot, check_rows
 from alpheus.closing import Closing
 from alpheus.models import Table
 from alpheus.session.arguments import Name, When, parse_when
@@ -117,7 +117,9 @@ class PinnedReader(Closing):
 
     def _load(self, names: Sequence[Name]) -> list[Table]:
         self._check_open()
-        return self._snapshot.load_tables(names)
+        tables = self._snapshot.load_tables(names)
+        check_rows(self._snapshot, tables)
+        return tables
 
     def _check_open(self) -> None:
         if self._closed:
