@@ -221,6 +221,7 @@ def info_of(value: answers.CatalogInfo, url: str) -> Info:
         view_name_bytes=definition.view_name_size_max,
         txn_ttl=timedelta(milliseconds=min(definition.txn_ttl_millis, fmt.TIME_MILLIS_MAX)),
         isolation="serializable" if definition.serializable_default else "snapshot",
+        table_starts=definition.table_starts,
         properties=definition.properties,
         software_version=value.software_version,
         format_revision=definition.format_revision,

@@ -80,6 +80,9 @@ class Info(ShownStruct, frozen=True, kw_only=True):
     head_ahead: timedelta = timedelta()
     """How far the head's time is ahead of the clock of the daemon or, without a daemon, of this process. More than zero
     means that a clock is, or was, wrong. A difference of up to a minute counts as zero."""
+    table_starts: dict[str, int] = {}  # noqa: RUF012
+    """The oldest version with the data files of a table, by table id. Tables without an entry have the data files of
+    all kept versions."""
 
     @property
     def kept_versions(self) -> int:

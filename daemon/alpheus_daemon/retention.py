@@ -119,6 +119,14 @@ class Retention:
             self.succeeded_at_millis["collection"] = self._clock.now_millis()
             for text in done.uploads.skipped:
                 log.warning("uploads_skipped", reason=text)
+            for one in done.earlier:
+                log.info(
+                    "table_files_collected",
+                    table=one.table,
+                    files_count=one.files.files,
+                    size_bytes=one.files.size_bytes,
+                    start_version=one.start,
+                )
             if done.deleted or done.uploads.aborted:
                 log.info(
                     "files_collected",

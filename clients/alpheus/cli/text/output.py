@@ -142,6 +142,11 @@ def properties_text(properties: dict[str, str]) -> str:
 # --- answers ----------------------------------------------------------------------------------------
 
 
+def _starts_text(starts: dict[str, int]) -> str:
+    """Return how many tables lack data files at older versions; empty for none."""
+    return f"{count_text(len(starts), 'table')} without data files of older versions" if starts else ""
+
+
 def info_text(info: Info) -> str:
     text = fields_text(
         [
@@ -152,6 +157,7 @@ def info_text(info: Info) -> str:
             ("oldest version", info.oldest_version),
             ("kept versions", info.kept_versions),
             ("expired versions", info.oldest_version or ""),
+            ("shorter history", _starts_text(info.table_starts)),
             ("token", info.token),
             ("order", info.order),
             ("version digits", info.version_digits),

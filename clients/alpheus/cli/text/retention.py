@@ -72,8 +72,8 @@ def collection_text(collection: Collection) -> str:
         does = "would go" if collection.dry_run else "went"
         lines.append(
             printable(
-                f"of table {one.table} {_totals_text(one.files)} {does} by its rules of history: it cannot be read below"
-                f" version {one.start_version}"
+                f"of table {one.table} {_totals_text(one.files)} {does} by its rules of history: it cannot be read"
+                f" below version {one.start_version}"
             )
         )
     lines += _uploads_lines(collection)

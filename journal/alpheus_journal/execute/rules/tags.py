@@ -10,7 +10,7 @@ from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.errors import AlreadyExists, Conflict, Corrupt, InvalidInput
 from alpheus_journal.format import ObjectName
 from alpheus_journal.model.definitions import CatalogDef, TagDef
-from alpheus_journal.model.operations import CreateTag, DropTag, ReplaceTag, SetTag
+from alpheus_journal.model.operations import TABLE_STARTS_MAX, CreateTag, DropTag, ReplaceTag, SetTag
 from alpheus_journal.workspace.checks import (
     check_properties,
     check_revision,
@@ -50,8 +50,7 @@ def _set_tag(
     workspace: Workspace, operation: CreateTag | ReplaceTag, context: Context, tag_id: str
 ) -> Executed:
     name = operation.target
-    catalog = decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef)
-    check_revision(catalog, 2, "tags")
+    check_revision(decode_as(fmt.CATALOG, require(workspace, fmt.CATALOG), CatalogDef), 2, "tags")
     if not 0 <= operation.version < context.version:
         raise InvalidInput(
             f"{name}: version {operation.version} does not exist yet, the head is {context.version - 1}",
@@ -74,7 +73,7 @@ def _set_tag(
     check_text(operation.message, f"the message of {name}")
     check_properties(operation.properties, f"properties of {name}")
     _check_objects(operation, context)
-    _check_lacking(operation, catalog)
+    _check_lacking(operation, context)
     definition = TagDef(
         id=tag_id,
         version=operation.version,
@@ -115,13 +114,18 @@ def _check_objects(operation: SetTag, context: Context) -> None:
                 )
 
 
-def _check_lacking(operation: SetTag, catalog: CatalogDef) -> None:
-    """Check that each table that the tag lacks has a start. Starts only rise, so it is as high as the tag's."""
+def _check_lacking(operation: SetTag, context: Context) -> None:
+    """Check the form of what the tag lacks. Whether the files have gone is the claim of the process that made the pin:
+    a claim too many lets files of this tag alone go."""
+    if len(operation.lacking) > TABLE_STARTS_MAX:
+        raise InvalidInput(
+            f"{operation.target} lacks more than {TABLE_STARTS_MAX:,} tables", kind="too_large"
+        )
     for table_id, start in operation.lacking.items():
-        if not 0 < start <= catalog.table_starts.get(table_id, 0):
+        if not fmt.is_uuid(table_id) or not 0 < start < context.version:
             raise InvalidInput(
-                f"{operation.target} lacks data files of the table {table_id[:80]!r} below version {start}, and no"
-                " collection took them",
+                f"{operation.target} lacks data files of the table {table_id[:80]!r} below version {start}, which is"
+                " no table or no version",
                 kind="bad_version",
             )
 
