@@ -250,6 +250,7 @@ class ExecutionCheck:
         """Check the segments that an operation names, and the data files of those that it adds."""
         removed = operation.removed if isinstance(operation, ChangeRows) else ()
         for segment in segments:
+            self._contents.brought.add(segment.path)
             content = await self._contents.segment(segment, operation.table_id, action.name, of_table=False)
             execution.base.add_segment(segment.path, content)
             if segment not in removed:
@@ -257,8 +258,8 @@ class ExecutionCheck:
                     content.files, operation.table_id, operation.data_root, action.name, root.version
                 ):
                     yield finding
-            if not self._contents.lacks(operation.table_id, root.version):
-                self._contents.brought.add(segment.path)
+            if self._contents.lacks(operation.table_id, root.version):
+                self._contents.brought.discard(segment.path)  # a later version may need the files
 
     async def _execute(
         self, action: Action, operation: Operation, context: ExecutionContext, execution: Execution

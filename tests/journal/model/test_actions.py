@@ -66,6 +66,7 @@ from alpheus_journal.model.operations import (
     LostVersion,
     Operation,
     OverwriteFiles,
+    PlannedStart,
     RecordedTransaction,
     RegisterTable,
     RenameObject,
@@ -371,13 +372,19 @@ ONE_OF_EACH: tuple[Operation, ...] = (
     ChangeRows(namespace="a", name="t", table_id=ID, base_sequence=1, mode=ChangeMode.MERGE, segments=(SEGMENT,)),
     Repair(head_version=3, lost=(LostVersion(version=2, commit_id=ID, known_from="x"),)),
     UpgradeCatalog(revision=2),
-    FenceCollection(cutoff_millis=4, disregarded=(ID,)),
+    FenceCollection(
+        cutoff_millis=4,
+        disregarded=(ID,),
+        starts=(
+            PlannedStart(table_id=ID, version=7, namespace="a", name="t", age_millis=8, keep_versions=9),
+        ),
+    ),
     CreateTag(
         name="g", tag_id=ID, version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", expire_at_millis=5,
         message="m", properties={"k": "v"}, object_count=0, table_count=0, row_count=7,
     ),
     ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", object_count=6,
-               chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)), left_out=(TagObject("a", "u"),)),
+               chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)), left_out=(TagObject("a", "u"),), lacking={ID: 2}),
     DropTag(name="g"),
 )  # fmt: skip
 

@@ -81,6 +81,7 @@ from alpheus_journal.model.operations import (
     FenceCollection,
     LostVersion,
     OverwriteFiles,
+    PlannedStart,
     Read,
     RecordedTransaction,
     RegisterTable,
@@ -204,6 +205,7 @@ OPERATIONS = (
         row_count=0,
         chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)),
         left_out=(TagObject("a", "u"),),
+        lacking={"7c47ba50-0268-4fa9-8650-2637205c5a84": 2},
     ),
     ReplaceTag(
         name="v1", version=8, commit_id=UUID, version_created_at_millis=9, pin_path=f"pin/{UUID}.arrow"
@@ -222,7 +224,20 @@ OPERATIONS = (
     CancelTransaction(transaction_id=UUID),
     Repair(head_version=3, lost=(LostVersion(version=4, commit_id=UUID, known_from="vn/latest"),)),
     UpgradeCatalog(revision=2),
-    FenceCollection(cutoff_millis=4, disregarded=("7c47ba50-0268-4fa9-8650-2637205c5a84",)),
+    FenceCollection(
+        cutoff_millis=4,
+        disregarded=("7c47ba50-0268-4fa9-8650-2637205c5a84",),
+        starts=(
+            PlannedStart(
+                table_id="7c47ba50-0268-4fa9-8650-2637205c5a84",
+                version=7,
+                namespace="a",
+                name="t",
+                age_millis=8,
+                keep_versions=9,
+            ),
+        ),
+    ),
     RenameObject(kind=Kind.VIEW, namespace="sales", name="v", new_namespace="hr", new_name="w"),
     RegisterTable(
         namespace="sales", name="ice", table_id=UUID, metadata_location="s3://b/1.json", properties={"a": "b"}
@@ -399,6 +414,7 @@ def test_objects_to_pin() -> None:
     pin = Pin(
         path=PIN, version=4, commit_id="c", version_created_at_millis=5, object_count=2, chosen=chosen,
         left_out=(TagObject("a", "u"),),
+        lacking={"7c47ba50-0268-4fa9-8650-2637205c5a84": 2},
     )  # fmt: skip
     message = pb.CreatePinResponse.FromString(wire.encode_pin(pin).SerializeToString())
     assert wire.decode_pin(message) == pin

@@ -3,6 +3,8 @@ collection is compared with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.format import Kind
@@ -18,6 +20,20 @@ from alpheus_journal.tree.node import Node, NodeFile, decode_node
 from alpheus_pb.v1 import actions_pb2 as pb
 
 _SIZE_MAX = 1 << 28
+
+
+async def starts_at(storage: Storage, keys: fmt.Keys, version: int | None = None) -> dict[str, int]:
+    """Return the starts of tables at a version, by default at the last slot that is filled."""
+    if version is None:
+        slots = [info.path async for info in storage.list("vn/") if len(info.path) > 20]
+        version = max(fmt.parse_version_file(path)[0] for path in slots)
+    path = fmt.version_file(version, keys.version_digits)
+    data = await storage.read(path, size_max=_SIZE_MAX)
+    file = decode_node(data, path, root=True, size_max=fmt.NODE_FILE_SIZE_BYTES_MAX)
+    stored = await storage.read(file.catalog_def, size_max=_SIZE_MAX)
+    definition = decode_definition(Kind.CATALOG, stored, file.catalog_def)
+    assert isinstance(definition, CatalogDef)
+    return definition.table_starts
 
 
 class Reachable:
@@ -39,7 +55,7 @@ class Reachable:
         files = {
             fmt.parse_version_file(path)[0]: (await self._node_file(path, root=True), path) for path in slots
         }
-        self._starts = await self._read_starts(files[max(files)][0])
+        self._starts = await starts_at(self._storage, self._keys)
         for version, (file, path) in files.items():
             if not file.is_tombstone:
                 self._passed = {id for id, start in self._starts.items() if version < start}
@@ -55,14 +71,10 @@ class Reachable:
                 await self.find_of_copy(lease.copy)
         return self.files
 
-    async def _read_starts(self, head: NodeFile) -> dict[str, int]:
-        data = await self._read(head.catalog_def)
-        definition = decode_definition(Kind.CATALOG, data, head.catalog_def)
-        assert isinstance(definition, CatalogDef)
-        return definition.table_starts
-
-    async def find_of_copy(self, copy: Copy) -> set[str]:
-        """Return the paths of what the copy of a version reaches, such as that of a lease."""
+    async def find_of_copy(self, copy: Copy, lacking: Iterable[str] = ()) -> set[str]:
+        """Return the paths of what the copy of a version reaches, such as that of a lease, without the data files of
+        the tables `lacking`."""
+        self._passed = set(lacking)
         await self._mark(Kind.CATALOG, copy.catalog_def, pins=False)
         await self._mark_node(copy.root, pins=False)
         return self.files

@@ -19,8 +19,9 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
 from alpheus_journal.log.leases import HeldLease
 from alpheus_journal.log.versions import Log
+from alpheus_journal.model.table_starts import find_lacking
 from alpheus_journal.storage import Storage
-from alpheus_journal.testing.models.reachable import Reachable
+from alpheus_journal.testing.models.reachable import Reachable, starts_at
 from alpheus_journal.testing.simulation.loop import Audit
 
 READER_PAUSE_SECONDS_MAX = 6.0
@@ -115,14 +116,16 @@ class Leaseholders:
         return True
 
     async def _look(self, held: HeldLease) -> None:
-        """Hold a reader's lease for some time, and check at each look that every file of its version is there."""
+        """Hold a reader's lease for some time, and check at each look that every file of its version is there, but for
+        data files of tables whose starts were above it when the lease was durable."""
+        lacking = find_lacking(await starts_at(self._audit, self._keys), held.lease.copy.version)
         for _ in range(self._rng.choice((1, 2, 6))):
             if not await self._renew(held, 1) or self.is_over:
                 return
             if held.is_doubtful:
                 continue  # its holder would have to ask the store
             copy = held.lease.copy
-            reached = await Reachable(self._audit, self._keys).find_of_copy(copy)
+            reached = await Reachable(self._audit, self._keys).find_of_copy(copy, lacking)
             missing = [path for path in sorted(reached) if await self._audit.stat(path) is None]
             assert not missing, f"version {copy.version} is leased by {held.path}, and has lost {missing}"
             self._counts["kept"] += copy.version < self._audit.expired

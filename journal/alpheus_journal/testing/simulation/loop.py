@@ -504,6 +504,8 @@ class Audit(Storage):
         """The versions below this one have tombstones."""
         self.deleted: dict[str, int] = {}
         """The paths that were deleted, and `expired` at the first deletion of each."""
+        self.deleted_below: dict[str, int] = {}
+        """The head at the first deletion of each path."""
         self._expired_before: list[int] = []  # for each slot in order: `expired` when it was filled
         self._written: dict[str, bytes] = {}
 
@@ -554,6 +556,7 @@ class Audit(Storage):
         if path.startswith("vn/") and path not in (fmt.LATEST_HINT, fmt.OLDEST_HINT):
             self.violations.append(f"{path} was deleted")
         self.deleted.setdefault(path, self.expired)
+        self.deleted_below.setdefault(path, len(self.slots) - 1)
         await self.inner.delete(path)
 
     async def delete_many(self, paths: Sequence[str]) -> None:

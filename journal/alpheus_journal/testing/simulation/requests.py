@@ -20,6 +20,7 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log.pins import create_pin
 from alpheus_journal.log.versions import Log
 from alpheus_journal.model.definitions import PartitionField, SortField
+from alpheus_journal.model.history_rules import MAX_AGE, MIN_VERSIONS
 from alpheus_journal.model.operations import (
     AppendFiles,
     ChangeRows,
@@ -35,11 +36,15 @@ from alpheus_journal.model.operations import (
     ReplaceTag,
     Transaction,
     Undrop,
+    UpdateNamespace,
+    UpdateTable,
     Writer,
 )
+from alpheus_journal.model.table_starts import find_lacking
 from alpheus_journal.storage import Storage
 from alpheus_journal.testing.models.catalog import Model, ModelTable, Past, put_rows
 from alpheus_journal.testing.models.random_operations import random_operation
+from alpheus_journal.testing.models.reachable import starts_at
 from alpheus_journal.testing.models.tables import (
     ID,
     LETTERS,
@@ -92,6 +97,7 @@ class Requests:
         reads_rate: float,
         key_rate: float,
         changes: str = LETTERS,
+        short_rate: float = 0.0,
     ) -> None:
         self._rng = rng
         self._identities = identities
@@ -101,6 +107,7 @@ class Requests:
         self._reads_rate = reads_rate
         self._key_rate = key_rate
         self._changes = changes
+        self._short_rate = short_rate
         self._sequences = dict.fromkeys(_WRITERS, 0)
         self.contents = Contents(storage, identities)
         self.lake_ids: set[str] = set()
@@ -256,6 +263,10 @@ class Requests:
             tag = await self._tag(model, past, transaction_id)
             if tag is not None:
                 return tag
+        if self._short_rate and random.Random(f"short {transaction_id}").random() < self._short_rate:
+            rules = self._rules(model, transaction_id)
+            if rules is not None:
+                return rules
         if rng.random() < _UNDROP_RATE:
             undrop = self._undrop(model, past)
             if undrop is not None:
@@ -265,6 +276,27 @@ class Requests:
             if apply_operations(model, transaction_id, [operation], past) is not None:
                 break
         return operation
+
+    def _rules(self, model: Model, transaction_id: str) -> Operation | None:
+        """Give a namespace or a table rules of history, most of the time short ones, or unset a rule."""
+        rng = random.Random(f"rules {transaction_id}")
+        named = [
+            key
+            for key, value in sorted(model.items())
+            if (key.startswith("namespace ") and key != f"namespace {_LAKE}")
+            or (isinstance(value, ModelTable) and value.id not in self.lake_ids)
+        ]
+        if not named:
+            return None
+        label, _, full = rng.choice(named).partition(" ")
+        namespace, _, name = full.partition(".")
+        rules = {MAX_AGE: rng.choice(("0", "0", "0", "1000")), MIN_VERSIONS: rng.choice("1123")}
+        fields: dict[str, Any] = {"set": rules}
+        if rng.random() < 0.2:
+            fields = {"set": {"r": "1"}, "unset": (MAX_AGE,)}
+        if label == "namespace":
+            return UpdateNamespace(name=namespace, **fields)
+        return UpdateTable(namespace=namespace, name=name, **fields)
 
     def _undrop(self, model: Model, past: Past) -> Operation | None:
         lost = [
@@ -304,6 +336,7 @@ class Requests:
             path, copy = await create_pin(log, version, new_id=self._identities.uuid4)
         except (Corrupt, Expired, NotFound):  # a disaster took the version away
             return None
+        lacking = find_lacking(await starts_at(self._storage, fmt.Keys(version_digits=32)), version)
         fields: dict[str, Any] = {
             "name": name,
             "version": version,
@@ -311,6 +344,7 @@ class Requests:
             "version_created_at_millis": copy.created_at_millis,
             "pin_path": path,
             "message": str(rng.randrange(9)),
+            "lacking": lacking,
         }
         if tag is None:
             return CreateTag(tag_id=self._identities.uuid4(), **fields)

@@ -18,6 +18,7 @@ from alpheus_journal.clock import Clock, Identities
 from alpheus_journal.errors import Expired
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
+from alpheus_journal.log.pins import read_pin
 from alpheus_journal.model.answers import Change, CheckSummary, Event, Tag
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import TableDef
@@ -34,8 +35,9 @@ from alpheus_journal.model.operations import (
     Undrop,
 )
 from alpheus_journal.storage import Storage
+from alpheus_journal.tags.reader import list_tags
 from alpheus_journal.testing.models.catalog import Model, ModelTable, ModelTag, model_of
-from alpheus_journal.testing.models.reachable import Reachable
+from alpheus_journal.testing.models.reachable import Reachable, starts_at
 from alpheus_journal.testing.models.tables import Meant, Row
 from alpheus_journal.testing.simulation.history import (
     LINEARIZABLE_CLIENTS_MAX,
@@ -117,6 +119,9 @@ class Evidence:
         self._audit = audit
         self._clock = clock
         self._identities = identities
+        self._starts: dict[int, dict[str, int]] = {}
+        self.lacking = 0
+        """The files that versions lack because of their tables' starts."""
 
     async def judge(self, store: Storage) -> Verdict:
         """Judge the run. Raises AssertionError when something that must be true is not."""
@@ -174,10 +179,29 @@ class Evidence:
             deleted = {path for path, expired in self._audit.deleted.items() if expired <= version}
             if deleted:
                 lost = deleted & await Reachable(archive.storage, archive.keys).find_of(slot)
+                lost = {path for path in lost if not await self._may_lack(archive, path, version)}
                 assert not lost, f"version {version} reaches what was deleted before it expired: {lost}"
 
+    async def _may_lack(self, archive: Journal, path: str, version: int) -> bool:
+        """Return whether a file is a data file of a table whose start was above a version when the file was deleted."""
+        folder, _, rest = path.partition("/")
+        if folder != "data":
+            return False
+        head = self._audit.deleted_below[path]
+        if head not in self._starts:
+            self._starts[head] = await starts_at(archive.storage, archive.keys, head)
+        start = self._starts[head].get(rest.partition("/")[0], 0)
+        self.lacking += version < start
+        return version < start
+
     async def _judge_tags(self, journal: Journal, last: Model, past: Mapping[int, Model]) -> None:
-        """Check that each tag reads as its version was, also where the version has expired."""
+        """Check that each tag reads as its version was, also where the version has expired, and that it has the data
+        files of all tables that it does not lack."""
+        async for name, tag_def in list_tags(await journal.follower.snapshot()):
+            copy = await read_pin(journal.follower.log, tag_def.pin_path)
+            reached = await Reachable(journal.storage, journal.keys).find_of_copy(copy, tag_def.lacking)
+            missing = [path for path in sorted(reached) if not await journal.storage.exists(path)]
+            assert not missing, f"tag {name} of version {tag_def.version} has lost {missing}"
         for key, tag in last.items():
             if isinstance(tag, ModelTag):
                 found = await model_of(journal, Tag(key.removeprefix("tag ")))

@@ -76,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     changes: str = LETTERS
     reads_rate: float = 0.4
     key_rate: float = 0.2
+    short_rate: float = 0.0  # the share of operations that give tables or namespaces rules of history
     collect_weight: int = 40  # of a collection among the disasters, where an expiry has 40
 
 
@@ -102,6 +103,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     linearized: bool
     expired: int
     collected: int
+    lacking: int
+    """The files of kept versions that went by their tables' starts."""
     skipped: int
     serializable: int
     keyed: int
@@ -141,6 +144,7 @@ class World:
             reads_rate=plan.reads_rate,
             key_rate=plan.key_rate,
             changes=plan.changes,
+            short_rate=plan.short_rate,
         )
         self.models: dict[int, Model] = {}
         """The models that clients read at versions."""
@@ -424,6 +428,10 @@ class World:
             assert version is None or version < expired, f"{id} is in {version}, {expired} is kept: {error!r}"
             if error.kind == "upload_expired":
                 assert self.plan.collect_weight, f"{id}: nothing was collected: {error!r}"
+            elif error.kind == "files_expired":
+                assert self.plan.short_rate, f"{id}: no table has a short rule: {error!r}"
+                assert error.oldest is not None
+                assert oldest_needed(record.transaction) < error.oldest, f"{id}: {error!r}"
             else:
                 self._must_be_gone(oldest_needed(record.transaction), error)
         if error.kind == "id_cancelled":
@@ -598,6 +606,7 @@ class World:
             versions=len(verdict.log) - 1,
             expired=self.audit.expired,
             collected=self.tormentor.collected,
+            lacking=evidence.lacking,
             commits=len(known),
             refused=sum(not record.open for record in self.asked.values()),
             unknown=sum(record.version is None and record.open > 0 for record in self.asked.values()),
