@@ -384,7 +384,8 @@ ONE_OF_EACH: tuple[Operation, ...] = (
         message="m", properties={"k": "v"}, object_count=0, table_count=0, row_count=7,
     ),
     ReplaceTag(name="g", version=3, commit_id=ID, version_created_at_millis=4, pin_path="p", object_count=6,
-               chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)), left_out=(TagObject("a", "u"),), lacking={ID: 2}),
+               chosen=(TagObject("a", "t", 2), TagObject("b", "", 3)), left_out=(TagObject("a", "u"),),
+               lacking={ID: 2}),
     DropTag(name="g"),
 )  # fmt: skip
 

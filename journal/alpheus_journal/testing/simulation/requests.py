@@ -63,6 +63,7 @@ WRITER_RATE = 0.6
 """The share of transactions with rows that have a writer."""
 
 _KEYS_COUNT = 6
+_SHORT = "short"
 _UNDROP_RATE = 0.3
 """The share of undrops among operations if an object was dropped since a version that the client knows."""
 _TAG_RATE = 0.04
@@ -179,6 +180,15 @@ class Requests:
         """Make the first such table and its namespace."""
         return CreateNamespace(name=_LAKE, namespace_id=self._identities.uuid4()), self.lake_table()
 
+    def short_tables(self) -> tuple[Operation, ...]:
+        """Make a namespace with short rules of history, and two tables in it."""
+        rules = {MAX_AGE: "0", MIN_VERSIONS: "1"}
+        id = self._identities.uuid4
+        return (
+            CreateNamespace(name=_SHORT, namespace_id=id(), properties=rules),
+            *(CreateTable(namespace=_SHORT, name=name, table_id=id(), columns=(ID,)) for name in ("t", "u")),
+        )
+
     async def change(self, journal: Journal, model: Model, begin: int, past: Past) -> Transaction | None:
         """Make a transaction that changes rows, or creates a table if there is none. Return None for nothing to do.
 
@@ -259,7 +269,8 @@ class Requests:
         if rng.random() < self._names_fresh_rate:
             name = f"n{rng.randrange(40)}"
             return CreateNamespace(name=name, namespace_id=self._identities.uuid4())
-        if past and random.Random(f"tag {transaction_id}").random() < _TAG_RATE:
+        tag_rate = max(_TAG_RATE, self._short_rate)
+        if past and random.Random(f"tag {transaction_id}").random() < tag_rate:
             tag = await self._tag(model, past, transaction_id)
             if tag is not None:
                 return tag
@@ -360,7 +371,7 @@ class Requests:
             return None
         key, table_id = rng.choice(native)
         namespace, name = key.removeprefix("table ").split(".")
-        appends = rng.random() < 0.7
+        appends = rng.random() < (0.2 if self._short_rate else 0.7)  # overwrites leave files to collect
         segments = [
             await put_rows(
                 self._storage,

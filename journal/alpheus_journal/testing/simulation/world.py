@@ -37,7 +37,14 @@ from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
 from alpheus_journal.model.answers import CheckSummary, Committed, Event
 from alpheus_journal.model.expiry_rules import ExpiryRules
-from alpheus_journal.model.operations import CreateNamespace, RestoreTable, Transaction, Undrop, UpdateCatalog
+from alpheus_journal.model.operations import (
+    CreateNamespace,
+    Operation,
+    RestoreTable,
+    Transaction,
+    Undrop,
+    UpdateCatalog,
+)
 from alpheus_journal.storage import Storage
 from alpheus_journal.storage.memory import MemoryStorage
 from alpheus_journal.testing.faults import LAWFUL, seeded
@@ -169,7 +176,9 @@ class World:
             self.audit, order=self.plan.order, clock=self.clock, identities=self.identities
         )
         if self.plan.changes_rate:
-            await self._make_lake(journal)
+            await self._make_first(journal, self.requests.lake())
+        if self.plan.short_rate:
+            await self._make_first(journal, self.requests.short_tables())
         self.keys = journal.keys
         del journal
         async with asyncio.TaskGroup() as group:
@@ -186,9 +195,10 @@ class World:
         await self._make_peace()
         return await self._verify()
 
-    async def _make_lake(self, journal: Journal) -> None:
+    async def _make_first(self, journal: Journal, operations: tuple[Operation, ...]) -> None:
+        """Commit what the clients find when they begin."""
         id = self.identities.uuid7()
-        transaction = Transaction(id=id, begin_version=0, operations=self.requests.lake(), principal="sim")
+        transaction = Transaction(id=id, begin_version=0, operations=operations, principal="sim")
         record = self.asked[id] = Asked(
             transaction=transaction, client="p0.0", invoked=self.moment(), requests=1, open=1
         )
