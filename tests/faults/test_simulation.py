@@ -30,6 +30,7 @@ from alpheus_daemon.serve.watch import Hub, Poller
 from alpheus_daemon.serve.writer import Writer, settle
 from alpheus_daemon.telemetry import logs as telemetry
 from alpheus_journal import format as fmt
+from alpheus_journal.collect import collection
 from alpheus_journal.collect.candidates import Candidates
 from alpheus_journal.collect.collection import _Run
 from alpheus_journal.collect.reach import Reach
@@ -60,6 +61,7 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.state import Head
 from alpheus_journal.tables.manifest_merge import Content
+from alpheus_journal.testing.simulation import requests
 from alpheus_journal.testing.simulation.clients import PATIENCE_SECONDS, GroupFront, LibraryFront
 from alpheus_journal.testing.simulation.loop import LaxStorage, SimulatedLoop
 from alpheus_journal.testing.simulation.world import Parts, Plan, Report, simulate
@@ -450,6 +452,44 @@ def test_broken_variants_are_found(
         monkeypatch.setattr(judge, "_was_written", lambda transaction, workspace: False)
         monkeypatch.setattr(row_operations, "_check_not_written", lambda name, mark, context: None)
     find(name, PLANS.get(name, HARSH), BROKEN[name])
+
+
+SHORT = Plan(
+    writers=2,
+    steps=30,
+    disasters=24,
+    fault_rate=0.02,
+    names_fresh_rate=0.02,
+    rows_rate=0.6,
+    reads_rate=0.1,
+    key_rate=0.0,
+    short_rate=0.3,
+    collect_weight=200,
+)
+"""Tables lose data files before the versions that list them, and tags are made of these versions."""
+
+
+def test_tables_with_short_rules_lose_only_what_their_starts_say(
+    lane_count: Callable[[int, int], int],
+) -> None:
+    lacking = sum(simulate(seed, SHORT).lacking for seed in range(lane_count(4, 400)))
+    assert lacking > 20
+
+
+@pytest.mark.parametrize("name", ["tags hide what they lack", "marks before the fence alone"])
+def test_collections_that_break_promises_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "tags hide what they lack":
+        monkeypatch.setattr(requests, "find_lacking", lambda starts, version: {})
+    else:
+        mark, marked = collection._Run.mark, set[int]()
+
+        async def mark_once(run: collection._Run, cutoff_millis: int) -> None:
+            if id(run) not in marked:
+                marked.add(id(run))
+                await mark(run, cutoff_millis)
+
+        monkeypatch.setattr(collection._Run, "mark", mark_once)
+    find(name, SHORT, Parts())
 
 
 def find(name: str, plan: Plan, parts: Parts) -> None:

@@ -27,7 +27,7 @@ import msgspec
 from alpheus_journal import format as fmt
 from alpheus_journal.clock import uuid7_millis
 from alpheus_journal.conflicts.rules import Stakes
-from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
+from alpheus_journal.errors import AlpheusError, Corrupt, Expired, InvalidInput
 from alpheus_journal.execute.execute import count_files_added, paths_counted, rows_of
 from alpheus_journal.format import ObjectName
 from alpheus_journal.log.index_runs import cancel_term, id_term
@@ -406,7 +406,14 @@ class Retries:
             version, recorded = found
             # A key expires with its version, even while this process remembers the key.
             with contextlib.suppress(Expired):
-                return await self.recorded_answer(recorded, await self._follower.recorded_event(version))
+                event = await self._follower.recorded_event(version)
+                try:
+                    return await self.recorded_answer(recorded, event)
+                except Corrupt:
+                    await self._follower.root(
+                        version
+                    )  # raises Expired where a collection took its definitions
+                    raise
         return None
 
     async def recorded_answer(self, recorded: RecordedTransaction, event: Event) -> Committed:

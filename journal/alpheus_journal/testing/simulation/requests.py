@@ -336,6 +336,8 @@ class Requests:
             transaction_id
         )  # of its own, so that the other operations of a seed do not change
         name, version = rng.choice("tu"), rng.choice(sorted(past))
+        if self._short_rate:  # versions below the starts of tables
+            version = max(0, version - rng.randrange(20))
         tag = model.get(f"tag {name}")
         if tag is not None and rng.random() < 0.3:
             return DropTag(name=name)

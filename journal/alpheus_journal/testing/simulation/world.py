@@ -713,7 +713,8 @@ def simulate(seed: int, plan: Plan | None = None, parts: Parts | None = None) ->
 def plan_of(seed: int) -> Plan:
     """Return the size of a seed's run.
 
-    Every fourth is small enough to search an order without versions. Every twentieth is long.
+    Every fourth is small enough to search an order without versions. Every twentieth is long. Every tenth has tables
+    with short rules of history.
     """
     rng = random.Random(seed)
     small, long = seed % 4 == 0, seed % 20 == 19
@@ -729,4 +730,5 @@ def plan_of(seed: int) -> Plan:
         reads_rate=rng.choice((0.1, 0.3, 0.9)),
         key_rate=rng.choice((0.05, 0.2, 0.5)),
         changes_rate=rng.choice((0.0, 0.0, 0.0, 0.4, 0.8)),
+        short_rate=0.3 if seed % 10 == 7 else 0.0,
     )
