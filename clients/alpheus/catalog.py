@@ -351,7 +351,8 @@ class Admin:
         self, minimum_age: Span = "72h", dry_run: bool = False, allow_short: bool = False
     ) -> Collection:
         """Delete files that nothing needs: no kept version, tag, lease, or saved transaction. These are files of
-        expired versions, and files of writes that failed.
+        expired versions, and files of writes that failed. Data files of tables whose own rules of history are short go
+        before the versions that list them; see `Collection.earlier`.
 
         - `minimum_age`: younger files stay, and files of writes that hold a lease. It must be longer than the longest
           write without a lease takes, from its first uploaded file to its commit: a write that takes longer is refused

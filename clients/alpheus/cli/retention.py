@@ -65,7 +65,8 @@ def expire(
 @pass_settings
 def collect(settings: Settings, minimum_age: timedelta, allow_short: bool, dry_run: bool, yes: bool) -> int:
     """Delete files that no kept version, tag, lease or saved transaction needs: files of expired versions, and files
-    of writes that failed. Abort uploads to S3 that writers left open.
+    of writes that failed. Abort uploads to S3 that writers left open. Data files of tables whose own rules of history
+    are short go before the versions that list them.
 
     Nothing brings deleted files back, except versions of a bucket. The exit status is 99 if there is nothing to do.
 

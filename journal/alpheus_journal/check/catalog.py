@@ -26,6 +26,7 @@ from alpheus_journal.log.versions import Root
 from alpheus_journal.model.answers import CheckSummary, Finding
 from alpheus_journal.model.definitions import CatalogDef
 from alpheus_journal.model.operation_messages import operations_digest
+from alpheus_journal.model.operations import Repair
 from alpheus_journal.replay import evidence
 from alpheus_journal.replay.follower import Follower
 from alpheus_journal.replay.opening import open_for_check
@@ -99,8 +100,14 @@ class _Check:
         self._trees = TreeCheck(follower, self._findings)
         self._reader = self._trees.reader
         self._contents = ContentCheck(
-            self._reader, self._findings, follower.data_roots, follower.log, self._read_catalog
+            self._reader,
+            self._findings,
+            follower.data_roots,
+            follower.log,
+            self._read_catalog,
+            self._find_last_loss,
         )
+        self._last_loss: int | None = None
         self._executions = ExecutionCheck(self._reader, self._contents, self._findings)
         self._ids = _Ids()
         self._own_below = False  # whether this software wrote a version below the one that is looked at
@@ -153,6 +160,19 @@ class _Check:
             await self._follower.refresh()
         head = self._follower.head
         return await self._follower.catalog_definition(head.catalog_def, self._follower.reader)
+
+    async def _find_last_loss(self) -> int:
+        """Return the last version that records a repair of a lost head, 0 for none. Starts may have been lost with that
+        head. Reads all roots, once."""
+        if self._last_loss is None:
+            self._last_loss = 0
+            for version in range(self._lowest, self._head + 1):
+                with contextlib.suppress(AlpheusError):
+                    root = await self._follower.root(version)
+                    actions = [action for transaction in root.transactions for action in transaction.actions]
+                    if any(isinstance(a.operation, Repair) and a.operation.lost for a in actions):
+                        self._last_loss = version
+        return self._last_loss
 
     async def _find_head(self) -> AsyncIterator[Finding]:
         """Set the head up to which to check. Where the version above it is damaged, report that and later versions."""

@@ -35,6 +35,7 @@ class ContentCheck:
         data_roots: DataRoots,
         log: Log,
         catalog: Callable[[], Awaitable[CatalogDef]],
+        last_loss: Callable[[], Awaitable[int]],
     ) -> None:
         self._reader = reader
         self._log = log
@@ -42,6 +43,8 @@ class ContentCheck:
         self._findings = findings
         self._catalog = catalog
         """Returns the catalog's definition at a head that is looked for now."""
+        self._last_loss = last_loss
+        """Returns the last version at which a repair gave up a lost head; 0 for none."""
         self._starts: dict[str, int] = {}
         """The starts of tables, as they were when a data file was last missed."""
         self._lost_fence = ""
@@ -232,10 +235,12 @@ class ContentCheck:
             return True
         catalog = await self._catalog()
         self._starts = catalog.table_starts
+        if self.lacks(table_id, version):
+            return True
         self._lost_fence = (
             ", and a repair gave up later versions: if one of them was made for a collection, the file may have gone by"
             " the table's rules of history"
-            if any(version < one.last for one in catalog.given_up)
+            if version < await self._last_loss()
             else ""
         )
-        return self.lacks(table_id, version)
+        return False

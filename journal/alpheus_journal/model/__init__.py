@@ -4,7 +4,7 @@
     operations            what a client asks for, and what the log records
     answers               the answers of every way to a catalog; tokens and version references
     expiry_rules          when old versions expire, and how old a file must be to be collected
-    history_rules         properties by which tables and namespaces keep history for longer
+    history_rules         properties by which tables keep history for longer, or data files for less long
     table_starts          the oldest version whose data files of a table are kept
     event_filter          which changes a follower wants
     type_names            the names of column types that people type

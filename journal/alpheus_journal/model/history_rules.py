@@ -1,4 +1,5 @@
-"""Properties by which namespaces and tables keep history for longer. FORMAT.md: "Rules of namespaces and tables"."""
+"""Properties by which tables keep history for longer, or data files for less long. FORMAT.md: "Rules of namespaces and
+tables"."""
 
 from __future__ import annotations
 

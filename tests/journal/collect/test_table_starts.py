@@ -27,13 +27,15 @@ from alpheus_journal.collect import collection
 from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
-from alpheus_journal.model.answers import At, Collection, PinObject, Tag
+from alpheus_journal.log import leases
+from alpheus_journal.model.answers import At, CheckSummary, Collection, PinObject, Tag
 from alpheus_journal.model.definition_messages import decode_definition
 from alpheus_journal.model.definitions import CatalogDef, TableDef, TagDef
 from alpheus_journal.model.expiry_rules import HOUR_MILLIS
 from alpheus_journal.model.history_rules import MAX_AGE, MIN_VERSIONS
 from alpheus_journal.model.operations import (
     AppendFiles,
+    CreateNamespace,
     CreateSubscription,
     DropTable,
     FenceCollection,
@@ -42,12 +44,15 @@ from alpheus_journal.model.operations import (
     PlannedStart,
     RenameObject,
     RestoreTable,
+    Transaction,
     Undrop,
     UpdateNamespace,
     UpdateTable,
 )
+from alpheus_journal.model.table_starts import find_lacking
+from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.tables.manifest import decode_segment
-from alpheus_journal.testing import Lake, raises
+from alpheus_journal.testing import Lake, put_rows, raises
 
 SHORT = {MAX_AGE: "0", MIN_VERSIONS: "1"}
 
@@ -326,6 +331,80 @@ async def test_a_tag_of_a_tag_has_what_that_one_has() -> None:
         await check(journal)
     await tag(lake, journal, "later", Tag("late"))
     assert (await tag_of(journal, "later")).lacking == (await tag_of(journal, "late")).lacking
+    await journal.close()
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_lease_that_is_taken_beside_a_collection_keeps_what_it_does_not_lack(point: str) -> None:
+    lake = make_lake()
+    journal = await overwritten(lake, 4)
+    old = journal.head.version - 2
+    table = await table_of(journal, old)
+    assert table is not None
+    lacking: dict[str, int] = {}
+
+    async def take(other: Journal) -> None:
+        log, new_id = other.follower.log, lake.identities.uuid4
+        await leases.take(log, old, new_id=new_id, lease_millis=leases.LEASE_MILLIS_MAX)
+        await other.refresh()
+        lacking.update(find_lacking((await catalog_of(other)).table_starts, old))
+
+    await collect_around(lake, point, take)
+    assert bool(lacking) == (point not in BEFORE_FENCE)
+    assert not await lost_of(journal, table) or lacking
+    lake.clock.millis += 2 * HOUR_MILLIS
+    await expire(journal)
+    await collect(journal)  # raises starts further, and the lease still binds
+    assert not await lost_of(journal, table) or lacking
+    await journal.close()
+
+
+async def test_files_at_a_data_root_go_earlier_too() -> None:
+    lake = make_lake()
+    journal = await lake.create()
+    root, id = "memory://elsewhere-too", lake.identities.uuid4()
+    await lake.commit(journal, CreateNamespace(name="a", namespace_id=id, data_root=root, properties=SHORT))
+    made = lake.table("a", "t")
+    await lake.commit(journal, made)
+    store = journal.follower.data_roots.of(root)
+    store._clock = lake.clock.now_millis  # type: ignore[attr-defined]
+    for _ in range(4):
+        lake.clock.millis += HOUR_MILLIS
+        transaction = lake.transaction(journal)
+        segment = await put_rows(
+            lake.storage, lake.identities, table_id=made.table_id, transaction_id=transaction.id
+        )
+        async for info in lake.storage.list(f"data/{made.table_id}/{transaction.id}/"):
+            await store.put(info.path, await lake.storage.read(info.path, size_max=1 << 20))
+            await lake.storage.delete(info.path)
+        operation = OverwriteFiles(
+            namespace="a", name="t", table_id=made.table_id, segments=(segment,), data_root=root
+        )
+        fields = {"id": transaction.id, "begin_version": transaction.begin_version}
+        await journal.commit(Transaction(operations=(operation,), **fields))  # type: ignore[arg-type]
+    lake.clock.millis += 2 * HOUR_MILLIS
+    done = await collect(journal)
+    assert [one.files.files for one in done.earlier] == [2]
+    assert len([info async for info in store.list("data/") if info.path.endswith(".parquet")]) == 2
+    await check(journal)
+    await journal.close()
+
+
+async def test_a_repair_that_loses_a_fence_is_named_where_files_are_missing() -> None:
+    lake = make_lake()
+    journal = await overwritten(lake, 4)
+    done = await collect(journal)
+    assert done.fence_version == journal.head.version
+    await journal.follower.log.write_latest(done.fence_version)
+    await journal.close()
+    await lake.storage.delete(fmt.version_file(done.fence_version, 32))
+    asked = plan(await survey(lake.storage, clock=lake.clock), Asked(accept_head=True))
+    await carry_out(lake.storage, asked, principal="", clock=lake.clock, identities=lake.identities)
+    journal = await lake.open()
+    assert (await catalog_of(journal)).table_starts == {}
+    found = [item.message async for item in journal.check() if not isinstance(item, CheckSummary)]
+    assert len(found) == 2
+    assert all("a repair gave up later versions" in message for message in found)
     await journal.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alpheus_journal.errors import InvalidInput
-from alpheus_journal.model.answers import Collection, Expiry, FileTotals, Hold, UploadTotals
+from alpheus_journal.model.answers import Collection, EarlierFiles, Expiry, FileTotals, Hold, UploadTotals
 from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.wire import messages as wire
 from alpheus_pb.v1 import service_pb2 as pb
@@ -54,6 +54,7 @@ def test_answers_come_back_whole() -> None:
             deleted={"data": FileTotals(files=1)}, kept_by={"tag a": FileTotals(files=3, size_bytes=4)},
             young=FileTotals(files=9, size_bytes=8),
             uploads=UploadTotals(abandoned=5, aborted=4, kept=3, young=2, skipped=("one", "two")),
+            earlier=(EarlierFiles(table_id="i", table="a.t", start=2, files=FileTotals(files=1, size_bytes=3)),),
         )  # fmt: skip
         sent = wire.encode_collection(collection).SerializeToString()
         assert wire.decode_collection(pb.CollectResponse.FromString(sent)) == collection
