@@ -74,7 +74,7 @@ def changed(
     """Return (change type, id, version) of each change, sorted within each version."""
     asked = range_of(catalog, name, after, until)
     storage = catalog.storage()
-    reader = ChangeReader(storage, FileLists(storage, run), asked.table.id)
+    reader = ChangeReader(storage, FileLists(storage, run), asked.table.id, dict)
     steps = follow(catalog, asked.start_trail(), asked.after, asked.until)
     sets = [one for _, changes in steps for change in changes for one in reader.read(change)]
     found = read(catalog, [Slice(one, 0, len(one.files)) for one in sets], name)
@@ -457,7 +457,7 @@ def test_what_came_in_and_stayed_is_the_difference_to_those_who_only_append(
         past = RowHistory(catalog, id, name, head)
         kept = lasting_changes(found, begin, lambda v: past.had_same_rows(v, begin))
         storage = catalog.storage()
-        reader = ChangeReader(storage, FileLists(storage, run), id)
+        reader = ChangeReader(storage, FileLists(storage, run), id, dict)
         sets = [one for change in kept for one in reader.read(change)]
         if any(one.change_type != "insert" for one in sets):
             assert not is_plain

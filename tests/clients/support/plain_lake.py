@@ -73,7 +73,7 @@ class PlainRun(JobRun):
         found = self._work.changes[input]
         if found is None:
             return [(id_, 1) for id_ in self._lake.ids(table.id, table.segments)]
-        reader = ChangeReader(self._lake.storage, self._lake.lists, table.id)
+        reader = ChangeReader(self._lake.storage, self._lake.lists, table.id, dict)
         if self._job.inputs[input].mode == "appends":
             found = self._drop_undone(input, found)
         sets = [each for change in found for each in reader.read(change)]
