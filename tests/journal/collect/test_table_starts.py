@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 from upkeep_lake import (
@@ -52,7 +53,7 @@ from alpheus_journal.model.operations import (
 from alpheus_journal.model.table_starts import find_lacking
 from alpheus_journal.repair import Asked, carry_out, plan, survey
 from alpheus_journal.tables.manifest import decode_segment
-from alpheus_journal.testing import Lake, put_rows, raises
+from alpheus_journal.testing import InterleavedStorage, Lake, put_rows, raises
 
 SHORT = {MAX_AGE: "0", MIN_VERSIONS: "1"}
 
@@ -632,6 +633,65 @@ async def test_random_histories_keep_what_the_starts_promise(lane_count: Callabl
         journal = await lake.open()
         assert await files_of(lake) == await reachable(lake, journal), f"seed {seed}"
         await check(journal)
+        await journal.close()
+    assert min(counts.values()) > 0, counts
+
+
+async def race(rng: random.Random, lake: Lake, head: int) -> None:
+    """Collect, tag, restore, expire and change rules, each begun after some turns of the others."""
+    old = head - rng.randrange(1, 5)
+    others = [await lake.open(InterleavedStorage(lake.storage, rng.randrange(1000))) for _ in range(5)]
+    longer = rng.random() < 0.3
+
+    async def do(other: Journal, *steps: Callable[[Journal], Awaitable[object]]) -> None:
+        for step in steps:
+            for _ in range(rng.choice((0, 10, 100, 500, 1000))):
+                await asyncio.sleep(0)
+            with contextlib.suppress(AlpheusError):
+                await step(other)
+        await other.close()
+
+    async def choose(other: Journal) -> None:
+        await tag(lake, other, "i", None, only=(PinObject("a", "t", old),))
+
+    async def restore(other: Journal) -> None:
+        await lake.commit(other, RestoreTable(namespace="a", name="t", version=old))
+
+    async def change(other: Journal) -> None:
+        await lake.commit(other, set_rules({MIN_VERSIONS: "9"} if longer else {}))
+
+    await asyncio.gather(
+        do(others[0], collect, collect),
+        do(
+            others[1], lambda other: tag(lake, other, "g", old), lambda other: tag(lake, other, "h", Tag("g"))
+        ),
+        do(others[2], choose, restore),
+        do(others[3], collect if rng.random() < 0.5 else partial(expire, keep=4)),
+        do(others[4], change),
+    )
+
+
+async def test_whatever_runs_at_once_keeps_what_the_starts_promise(
+    lane_count: Callable[[int, int], int],
+) -> None:
+    counts = {"lost": 0, "lacking": 0, "whole": 0}
+    for seed in range(lane_count(15, 2000)):
+        rng, lake = random.Random(seed), make_lake(seed)
+        journal = await overwritten(lake, 6)
+        if rng.random() < 0.5:
+            await tag(lake, journal, "first", journal.head.version - 2)
+        lake.clock.millis += 2 * HOUR_MILLIS
+        await race(rng, lake, journal.head.version)
+        await journal.refresh()
+        counts["lost"] += await judge(journal)
+        for _ in range(2):
+            lake.clock.millis += 2 * HOUR_MILLIS
+            await collect(journal)
+            await judge(journal)
+        for name in (await journal.list(None, Kind.TAG)).names:
+            counts["lacking" if (await tag_of(journal, name)).lacking else "whole"] += 1
+        await check(journal)
+        assert await files_of(lake) == await reachable(lake, journal), f"seed {seed}"
         await journal.close()
     assert min(counts.values()) > 0, counts
 
