@@ -437,6 +437,30 @@ async def test_a_rule_that_changes_before_the_fence_keeps_all_files(point: str, 
     await journal.close()
 
 
+@pytest.mark.parametrize("next_version", [0, 7])
+@pytest.mark.parametrize("point", ["collect.planned", "collect.marked_first"])
+async def test_a_subscription_that_comes_before_the_second_plan_keeps_its_files(
+    point: str, next_version: int
+) -> None:
+    """The first plan has a start above it. The second one has a lower start, or none."""
+    lake = make_lake()
+    journal = await overwritten(lake, 5)
+    made = CreateSubscription(
+        name="s",
+        subscription_id=lake.identities.uuid4(),
+        lease_millis=80_000_000,
+        next_version=next_version,
+    )
+    await collect_around(lake, point, lambda other: lake.commit(other, made))
+    await journal.refresh()
+    assert await start_of(journal) == 0
+    assert await judge(journal) == 0
+    await collect(journal)
+    assert await start_of(journal) == max(next_version - 1, 0)
+    await judge(journal)
+    await journal.close()
+
+
 @pytest.mark.parametrize("own", [False, True])
 async def test_a_rule_of_the_namespace_that_is_unset_before_the_fence(own: bool) -> None:
     lake = make_lake()
