@@ -202,6 +202,7 @@ def tag_of(name: ObjectName, definition: TagDef) -> Tag:
         row_count=definition.row_count,
         only={each.full_name: each.version for each in definition.chosen} or None,
         without=tuple(each.full_name for each in definition.left_out),
+        lacking=definition.lacking,
     )
 
 

@@ -519,6 +519,8 @@ class Tag(ShownStruct, frozen=True, kw_only=True):
       predicate count, too. None where counting would have taken long, and in tags of earlier releases.
     - `only`: the objects that the tag holds, with the version whose state of each it holds; None means all. `without`:
       the objects that it leaves out.
+    - `lacking`: the tables whose rows the tag may lack, by id, because their rules of history had let data files go
+      before the tag was made; the first version that still had them then.
     """
 
     name: str
@@ -535,6 +537,7 @@ class Tag(ShownStruct, frozen=True, kw_only=True):
     row_count: int | None
     only: dict[str, int] | None
     without: tuple[str, ...]
+    lacking: dict[str, int] = {}  # noqa: RUF012
 
     def _title(self) -> str:
         return f"{self.name}: version {self.version} of {time_text(self.version_created_at)}"

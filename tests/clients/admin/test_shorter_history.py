@@ -79,6 +79,9 @@ def test_a_tag_has_the_rows_or_says_so(catalog: Catalog) -> None:
     collect(catalog)
     catalog.tags.create("late", at=OLD)
     catalog.tags.create("chosen", only={"a.short": OLD + 1, "a.long": OLD})
+    short = catalog.load_table("a.short").id
+    assert [catalog.tags.load(name).lacking for name in ("early", "late")] == [{}, {short: 8}]
+    assert catalog.info().table_starts == {short: 8}
     for _ in range(2):
         for lease in (False, True):
             with catalog.at("early", lease=lease) as snapshot:

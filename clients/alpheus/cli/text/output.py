@@ -448,6 +448,7 @@ def tag_text(tag: Tag, previous: Tag | None, following: Tag | None) -> str:
             ("expires at", "never" if tag.expires_at is None else time_text(tag.expires_at)),
             ("only", ", ".join(f"{name} (version {at})" for name, at in (tag.only or {}).items())),
             ("without", ", ".join(tag.without)),
+            ("lacking", f"the rows of {count_text(len(tag.lacking), 'table')}" if tag.lacking else ""),
             ("objects", known_text(tag.object_count)),
             ("tables", known_text(tag.table_count)),
             ("rows", known_text(tag.row_count)),
