@@ -19,7 +19,7 @@ from alpheus.sync.portal import run
 def changed(catalog: alpheus.Catalog, after: int) -> list[tuple[str, int]]:
     """Return (change type, id) of each change, as the tasks of a batch give them."""
     asked = range_of(catalog, "s.t", after, None)
-    reader = ChangeReader(catalog.storage(), FileLists(catalog.storage(), run), asked.table.id)
+    reader = ChangeReader(catalog.storage(), FileLists(catalog.storage(), run), asked.table.id, dict)
     steps = follow(catalog, asked.start_trail(), asked.after, asked.until)
     sets = [one for _, changes in steps for change in changes for one in reader.read(change)]
     layout = Layout(asked.table, "changes", feed_schema(asked.table, "changes"))
