@@ -9,15 +9,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from alpheus_journal import format as fmt
-from alpheus_journal.errors import Conflict, Exhausted, Expired, OutcomeUnknown, Unavailable
+from alpheus_journal.errors import Conflict, Corrupt, Exhausted, Expired, OutcomeUnknown, Unavailable
 from alpheus_journal.journal import Journal
 from alpheus_journal.model.expiry_rules import ExpiryRules
 from alpheus_journal.storage import Storage
 from alpheus_journal.testing.models.reachable import Reachable
 from alpheus_journal.testing.simulation.clients import Node
+from alpheus_journal.testing.simulation.leaseholders import LEASE_MILLIS
 from alpheus_journal.testing.simulation.loop import Audit, Process, SimulatedClock, SimulatedLoop
 
 DAY_MILLIS = 86_400_000
+COLLECTION_FAILURES_MAX = 5
 UPSETS = (Unavailable, OutcomeUnknown, Conflict, Exhausted, Expired)
 """What a process hears when the network or another process is in its way."""
 
@@ -124,14 +126,25 @@ class Tormentor:
         await self._verify_files()
 
     async def _keep_up(self, work: Callable[[Journal], Awaitable[None]]) -> None:
-        """Begin again after each upset, as a daemon does."""
+        """Begin again after each upset, as a daemon does.
+
+        A late copy of a write may bring back the lease of a version whose files are gone. A collection then fails until
+        the lease has run out. Where a version or a tag has lost the file, the failure is a fault.
+        """
         journal: Journal | None = None
+        failures = 0
         while True:
             try:
                 journal = journal or await self._world.open_upkeep()
                 return await work(journal)
             except UPSETS:
                 await asyncio.sleep(0.2)
+            except Corrupt:
+                await self._verify_files()
+                failures += 1
+                if failures == COLLECTION_FAILURES_MAX:
+                    raise
+                await asyncio.sleep(LEASE_MILLIS[-1] / 1000)
 
     async def _expire(self, journal: Journal) -> None:
         rules = ExpiryRules(
