@@ -380,13 +380,12 @@ class TableStream(Stream):
         except Expired as error:
             # The batch is repeated, or planned by PySpark 4.1, which asks for the head without saying where to begin.
             self._check_may_restart(error)
+            if end.is_snapshot:
+                return self._leave_out(error)
             return self._plan_restart(end)
 
     def _plan_restart(self, end: StreamPosition) -> list[Slice]:
-        """Return all rows at `end`. Where these have expired, too, return nothing: the next batch, which begins at
-        `end`, then restarts at the head."""
-        if end.is_snapshot:
-            return []
+        """Return all rows at `end`; see `_leave_out` where these have expired, too."""
         try:
             if not end.files:
                 return _slice_files(self._snapshot_sets(end), 0, 0)
@@ -394,9 +393,25 @@ class TableStream(Stream):
                 end.base, 0, self._own_id
             )  # all rows there, then the first files of version `end`
             return _slice_files(self._snapshot_sets(base), 0, 0) + self._plan_log(base, end)
-        except Expired:
+        except Expired as error:
             self._forget()
+            return self._leave_out(error)
+
+    def _leave_out(self, error: Expired) -> list[Slice]:
+        """Return nothing for a batch that cannot be read: the next one, which begins at its end, restarts at the head.
+
+        Raises Expired where the version of the end is kept, and only data files of the table are gone: the next batch
+        would go on in the log, and nobody would get the rows of this one.
+        """
+        if error.kind != "files_expired":
             return []
+        raise Expired(
+            f"a batch that was begun cannot be repeated: {error.message}",
+            kind=error.kind,
+            version=error.version,
+            oldest=error.oldest,
+            hint="start the query with a new checkpoint: it begins with all rows",
+        ) from error
 
     def _plan_batch(self, start: StreamPosition, end: StreamPosition) -> list[Slice]:
         if end.is_snapshot:

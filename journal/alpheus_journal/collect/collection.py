@@ -27,7 +27,7 @@ from alpheus_journal.collect.reach import VERSIONS, Reach
 from alpheus_journal.collect.store_time import read_store_time
 from alpheus_journal.collect.table_starts import Plan, plan_starts
 from alpheus_journal.commit.saved_transactions import SAVED_SIZE_BYTES_MAX, decode_stored
-from alpheus_journal.errors import AlpheusError, Corrupt, Denied, InvalidInput, NotFound, Unavailable
+from alpheus_journal.errors import AlpheusError, Corrupt, Denied, Expired, InvalidInput, NotFound, Unavailable
 from alpheus_journal.log import leases
 from alpheus_journal.log.copies import Copy
 from alpheus_journal.log.leases import Found, leases_in
@@ -236,7 +236,8 @@ class _Run:
         if not self._plan.wanted:
             return self.answer(cutoff_millis)
         again = await plan_starts(self._follower, cutoff_millis + minimum_age_millis, minimum_age_millis)
-        earlier = await self._reach.find_earlier()
+        async with self._unless_expired():
+            earlier = await self._reach.find_earlier()
         sizes = sorted(earlier.items(), key=lambda item: (-item[1].size_bytes, item[0]))
         for table_id, files in sizes:
             start, second = self._plan.wanted.get(table_id), again.wanted.get(table_id)
@@ -249,22 +250,41 @@ class _Run:
                 self._confirmed[table_id] = EarlierFiles(
                     table_id=table_id, table=name, start=start.version, files=files
                 )
-        await self._reach.keep_passed(self._plan.wanted.keys() - self._confirmed.keys())
+        async with self._unless_expired():
+            await self._reach.keep_passed(self._plan.wanted.keys() - self._confirmed.keys())
         return self.answer(cutoff_millis)
 
     async def keep_unrecorded(self, fence_version: int) -> None:
         """Keep all files of the tables whose starts the fence did not raise as planned. Their rules have changed."""
         if not self._confirmed:
             return
-        root = await self._follower.root(fence_version)
+        async with self._unless_expired():
+            root = await self._follower.root(fence_version)
         recorded = (
             await self._follower.catalog_definition(root.catalog_def, self._follower.reader)
         ).table_starts
         refused = {
             table_id for table_id, one in self._confirmed.items() if recorded.get(table_id, 0) < one.start
         }
-        await self._reach.keep_passed(refused)
+        async with self._unless_expired():
+            await self._reach.keep_passed(refused)
         self._confirmed = {id: one for id, one in self._confirmed.items() if id not in refused}
+
+    @contextlib.asynccontextmanager
+    async def _unless_expired(self) -> AsyncIterator[None]:
+        """Raise Unavailable instead where a segment, or the fence, is gone because versions have expired since the
+        mark, and another collection has taken their files."""
+        try:
+            yield
+        except (Corrupt, Expired) as error:
+            if await self._follower.oldest() == self._first:
+                raise
+            raise Unavailable(
+                f"nothing was deleted, because versions expired and were collected beside this collection:"
+                f" {error.message}",
+                path=error.path,
+                hint="collect again",
+            ) from error
 
     # --- fence
 

@@ -25,7 +25,7 @@ from upkeep_lake import (
 from alpheus_journal import failpoints
 from alpheus_journal import format as fmt
 from alpheus_journal.collect import collection
-from alpheus_journal.errors import AlpheusError, Expired, InvalidInput
+from alpheus_journal.errors import AlpheusError, Expired, InvalidInput, Unavailable
 from alpheus_journal.format import Kind
 from alpheus_journal.journal import Journal
 from alpheus_journal.log import leases
@@ -242,6 +242,31 @@ async def collect_around(lake: Lake, point: str, during: Callable[[Journal], obj
     await journal.close()
     await other.close()
     return done
+
+
+@pytest.mark.parametrize("unset", [False, True])
+@pytest.mark.parametrize("point", POINTS)
+async def test_an_expiry_and_a_collection_beside_another_collection(point: str, unset: bool) -> None:
+    """They may take manifest segments that the first collection has seen and not read. That is no damage."""
+    lake = make_lake()
+    journal = await overwritten(lake, 5)
+    await lake.commit(journal, lake.namespace("b"))
+    lake.clock.millis += 2 * HOUR_MILLIS
+
+    async def beside(other: Journal) -> None:
+        if unset:
+            await lake.commit(other, set_rules({}, unset=(MAX_AGE,)))
+        await expire(other)
+        assert (await collect(other)).deleted
+
+    if point == "collect.marked_first" or (unset and point in ("collect.confirmed", "collect.fenced")):
+        error = await raises(Unavailable, collect_around(lake, point, beside))
+        assert error.hint == "collect again"
+    else:
+        await collect_around(lake, point, beside)
+    again = await lake.open()
+    await judge(again)
+    await again.close()
 
 
 @pytest.mark.parametrize("point", POINTS)
